@@ -1,0 +1,1 @@
+// Owner of the precompiled tensor header; see the top CMakeLists.txt.

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/part.h"
+#include "method/recipe.h"
+
+namespace kvlab::config {
+
+/// Where samples come from: one entry of `dataset:` or `calibration:`.
+struct DatasetItem {
+  std::string source;  // "synthetic" or "capture"
+  std::string label;   // what the summary column `dataset` shows: the file's stem, or the pattern; unique in a file
+  Settings params;     // synthetic: pattern, tokens, kv_heads, q_heads, head_dim, dtype, batch, and the pattern's own
+  std::filesystem::path path;   // capture: resolved
+  std::vector<int64_t> layers;  // capture: empty means all
+  bool allow_nonfinite = false;
+  std::vector<DatasetItem> calibration;  // none or one: the item's own
+};
+
+/// Which queries are measured (contract section 1).
+struct Probes {
+  std::string placement = "strided";  // strided | last | all
+  int64_t count = 64;
+};
+
+/// One entry of `methods:`.
+struct MethodUse {
+  std::string label;
+  method::Recipe recipe;  // edits of `set:` applied
+};
+
+/// One value of a sweep axis may stand for several keys at once (zip): all axes of one group walk in step.
+struct SweepAxis {
+  std::string key;  // a recipe key, "group", "tokens", or "seed"-free dataset key; also the summary column
+  std::vector<nlohmann::json> values;
+};
+
+struct Exclude {
+  nlohmann::json when;  // {"method": id or label, axis key: value, "dataset": label, "layer": n, …}
+  std::string reason;
+};
+
+/// A read and checked experiment file (contract section 3).
+struct Experiment {
+  std::string name;
+  std::filesystem::path file;
+  std::vector<DatasetItem> datasets;
+  std::vector<MethodUse> methods;
+  std::vector<SweepAxis> grid;
+  std::vector<SweepAxis> zip;
+  std::vector<Exclude> excludes;
+  std::vector<std::string> measure;
+  Probes probes;
+  std::vector<int64_t> seeds{0};
+  std::vector<DatasetItem> calibration;  // none or one
+  std::filesystem::path output;
+  std::string backend = "reference";
+  std::string source_text;    // the YAML as given
+  std::string resolved_text;  // after includes and --set, YAML
+};
+
+/// Reads an experiment file with its includes and the `--set KEY=VALUE` edits. Throws ConfigError with every mistake
+/// found, each with file, line and column.
+Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits);
+
+}  // namespace kvlab::config

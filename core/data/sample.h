@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <optional>
+
+#include "base/dtype.h"
+
+namespace kvlab::data {
+
+/// Keys and values of one layer with the queries of some positions, all after RoPE (contract section 1).
+/// Query head i reads KV head i / (Hq / Hkv).
+struct Sample {
+  at::Tensor q;          // [B, Hq, P, d], stored dtype
+  at::Tensor k;          // [B, Hkv, T, d], stored dtype
+  at::Tensor v;          // [B, Hkv, T, d], stored dtype
+  at::Tensor positions;  // int64 [P], ascending
+  at::Tensor w_o;        // [D, Hq·d], undefined where there is none
+  DType dtype = DType::fp32;
+  int64_t layer = 0;
+
+  int64_t batch() const { return k.size(0); }
+  int64_t kv_heads() const { return k.size(1); }
+  int64_t q_heads() const { return q.size(1); }
+  int64_t group() const { return q_heads() / kv_heads(); }
+  int64_t tokens() const { return k.size(2); }
+  int64_t head_dim() const { return k.size(3); }
+};
+
+}  // namespace kvlab::data

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvlab::metrics {
+
+/// What a metric's stored array runs over.
+enum class Over { kv_heads, q_heads, none };
+
+/// One line of contract section 5.
+struct MetricInfo {
+  std::string name;
+  std::string unit;     // "", "bits", "bytes", "nats", "us", "tokens"
+  std::string measure;  // the `measure:` word that asks for it
+  Over over = Over::none;
+  bool is_count = false;          // the scalar is the sum over heads, not the mean
+  bool larger_is_better = false;  // cosine, top-1 agreement
+  std::string help;
+};
+
+/// Every metric, in the order of contract section 5.
+const std::vector<MetricInfo>& catalog();
+
+/// The entry of this name, or nullptr.
+const MetricInfo* find_metric(const std::string& name);
+
+/// The words that `measure:` takes: error, attention, tni, memory, kernel_time, tokens.
+const std::vector<std::string>& measures();
+
+}  // namespace kvlab::metrics

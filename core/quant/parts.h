@@ -1,0 +1,27 @@
+#pragma once
+
+#include <vector>
+
+#include "base/part.h"
+
+namespace kvlab::quant {
+
+/// Every kind of codec that `codec.kind` may name, with its parameters. See CONTRIBUTING.md, "Add a codec".
+const std::vector<Part>& codec_parts();
+
+/// Whether a codec keeps its side as captured: no transform, no history.
+bool is_passthrough(const Settings& codec);
+
+/// Tokens that must be quantized together: the group on `axis: channel`, else 1.
+int64_t token_group(const Settings& codec);
+
+/// The group as used at this head size: a per-token group larger than the head is the head.
+int64_t effective_group(const Settings& codec, int64_t head_dim);
+
+/// The clip ratio where clipping is on, nothing where it is off (`none`, 0 and 1 or more).
+std::optional<double> clip_ratio(const Settings& codec);
+
+/// True where thresholds come from the calibration sample.
+bool clip_is_calibrated(const Settings& codec);
+
+}  // namespace kvlab::quant
