@@ -23,6 +23,9 @@ std::optional<std::string> refuse_uniform(const Settings& side, int64_t head_dim
     return fmt::format("{} codes of {} bits do not fill whole bytes", head_dim,
                        get_int(codec, "bits"));
   }
+  if (get_text(codec, "grid") == "symmetric" && get_int(codec, "bits") < 2) {
+    return "a symmetric grid of 1 bit has no level but zero";
+  }
   const bool half_way = get_text(codec, "grid") == "rounded_zero" && clips_by_order(codec) &&
                         !clip_is_calibrated(codec) && get_text(codec, "params") == "fp32" &&
                         (per_token || get_text(codec, "clip_scope") == "group");

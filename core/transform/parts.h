@@ -3,13 +3,11 @@
 #include <vector>
 
 #include "base/part.h"
+#include "transform/hadamard.h"
 
 namespace kvlab::transform {
 
 /// Every choice for `rotate`, `center` and `token_scale` of a side, with its parameters.
 const std::vector<Part>& transform_parts();
-
-/// Whether a Hadamard matrix of this size can be built here, see hadamard.h.
-bool has_hadamard(int64_t size);
 
 }  // namespace kvlab::transform

