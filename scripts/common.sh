@@ -6,7 +6,9 @@ script=$(realpath "$0")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
 logs=$root/build/logs
+caller=$PWD
 cd "$root"
+export PATH=$venv/bin:$PATH
 
 # say TEXT...: one line of our own.
 say() { printf '%s\n' "$*"; }
@@ -33,6 +35,12 @@ step() {
 
 # usage: the comment at the head of the calling script, as its --help.
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$script"; }
+
+# cpp_files: every C++ file that git tracks or would track, one a line.
+cpp_files() {
+  git ls-files -co --exclude-standard --deduplicate -- '*.cpp' '*.h' '*.cu' '*.cuh' |
+    while read -r file; do if [[ -f $file ]]; then printf '%s\n' "$file"; fi; done
+}
 
 # build PRESET: configures and builds with the CMake and Ninja of .venv, then says what it was told about CUDA.
 build() {

@@ -10,7 +10,8 @@
 namespace kvlab::h5 {
 namespace {
 
-/// File access: the 1.8 format has checksums on all metadata and compact headers, and is read by every HDF5 since.
+/// File access: the 1.8 format has checksums on all metadata and compact headers, and is read by
+/// every HDF5 since.
 Handle access_properties() {
   Handle properties(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose);
   H5Pset_libver_bounds(properties, H5F_LIBVER_V18, H5F_LIBVER_LATEST);
@@ -19,9 +20,9 @@ Handle access_properties() {
   return properties;
 }
 
-Handle creation_properties(size_t user_block) {
+Handle creation_properties() {
   Handle properties(H5Pcreate(H5P_FILE_CREATE), &H5Pclose);
-  H5Pset_userblock(properties, user_block);
+  H5Pset_obj_track_times(properties, false);
   H5Pset_attr_phase_change(properties, 100, 50);
   return properties;
 }
@@ -38,7 +39,8 @@ std::string why_not(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error)) return "no such file";
   if (std::filesystem::is_directory(path, error)) return "is a folder, not a file";
   if (stack.find("truncated file") != std::string::npos) {
-    return "truncated: the file ends before its contents do, so it was not completely written or copied";
+    return "truncated: the file ends before its contents do, so it was not completely written or "
+           "copied";
   }
   if (stack.find("unable to lock") != std::string::npos) {
     return "locked by another program that is writing it; try again when that has finished";
@@ -64,6 +66,18 @@ Lock::Lock() : guard_(mutex()) {
   }
 }
 
+Handle::~Handle() {
+  if (id_ < 0) return;
+  if (H5Eget_num(H5E_DEFAULT) <= 0) {
+    close_(id_);
+    return;
+  }
+  // Closing clears the error stack, which whoever reports the failure still has to read.
+  const hid_t stack = H5Eget_current_stack();
+  close_(id_);
+  H5Eset_current_stack(stack);
+}
+
 std::string error_stack() {
   std::string text;
   H5Ewalk2(
@@ -87,26 +101,19 @@ std::string system_reason() {
 
 File File::open(const std::filesystem::path& path) {
   Lock lock;
-  const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access_properties());
+  const Handle access = access_properties();
+  const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
   if (id < 0) throw Error(fmt::format("{}: {}", path.string(), why_not(path)));
   return File(id, path);
 }
 
 File File::create(const std::filesystem::path& path) {
   Lock lock;
-  const hid_t id =
-      H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation_properties(0), access_properties());
+  const Handle creation = creation_properties();
+  const Handle access = access_properties();
+  const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access);
   if (id < 0) throw Error(fmt::format("{}: cannot be created{}", path.string(), system_reason()));
   return File(id, path);
-}
-
-File File::in_memory(size_t user_block) {
-  Lock lock;
-  const Handle access = access_properties();
-  H5Pset_fapl_core(access, 1 << 16, false);
-  const hid_t id = H5Fcreate("memory", H5F_ACC_TRUNC, creation_properties(user_block), access);
-  if (id < 0) throw Error("HDF5 cannot make a file in memory");
-  return File(id, {});
 }
 
 File::File(File&& other) noexcept
@@ -136,22 +143,10 @@ void File::flush() {
   if (H5Fflush(id_, H5F_SCOPE_GLOBAL) < 0) fail("", "cannot be written");
 }
 
-std::string File::image() {
-  Lock lock;
-  flush();
-  const ssize_t size = H5Fget_file_image(id_, nullptr, 0);
-  std::string bytes(static_cast<size_t>(size < 0 ? 0 : size), '\0');
-  if (size < 0 || H5Fget_file_image(id_, bytes.data(), bytes.size()) < 0) {
-    fail("", "cannot be had as bytes");
-  }
-  return bytes;
-}
-
-std::string File::name() const { return path_.empty() ? "file in memory" : path_.string(); }
-
 void File::fail(const std::string& object, const std::string& what) const {
   const std::string reason = system_reason();
-  throw Error(fmt::format("{}: {}{}{}{}", name(), object, object.empty() ? "" : " ", what, reason));
+  throw Error(
+      fmt::format("{}: {}{}{}{}", path_.string(), object, object.empty() ? "" : " ", what, reason));
 }
 
 bool File::exists(const std::string& object) const {
@@ -183,7 +178,9 @@ void File::make_group(const std::string& group) {
   const Handle links(H5Pcreate(H5P_LINK_CREATE), &H5Pclose);
   H5Pset_create_intermediate_group(links, 1);
   const Handle properties(H5Pcreate(H5P_GROUP_CREATE), &H5Pclose);
-  // Links and attributes of a cell fit its header: a heap and a tree of their own would be larger than the cell.
+  // Links and attributes of a cell fit its header: a heap and a tree of their own would be larger
+  // than the cell.
+  H5Pset_obj_track_times(properties, false);
   H5Pset_link_phase_change(properties, 100, 50);
   H5Pset_attr_phase_change(properties, 100, 50);
   const Handle made(H5Gcreate2(id_, group.c_str(), links, properties, H5P_DEFAULT), &H5Gclose);
@@ -195,7 +192,7 @@ void File::copy_from(const File& source, const std::string& from, const std::str
   const Handle links(H5Pcreate(H5P_LINK_CREATE), &H5Pclose);
   H5Pset_create_intermediate_group(links, 1);
   if (H5Ocopy(source.id_, from.c_str(), id_, to.c_str(), H5P_DEFAULT, links) < 0) {
-    fail(to, fmt::format("cannot be copied from {}", source.name()));
+    fail(to, fmt::format("cannot be copied from {}", source.path_.string()));
   }
 }
 

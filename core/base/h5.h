@@ -9,11 +9,13 @@
 
 /// A thin layer over the HDF5 C library: files, groups, attributes and datasets by absolute path.
 ///
-/// Every call takes one global mutex, so any number of threads may use it. Whatever goes wrong is thrown as
-/// kvlab::Error in one sentence that names the file and the object; HDF5 itself prints nothing.
+/// Every call takes one global mutex, so any number of threads may use it. Whatever goes wrong is
+/// thrown as kvlab::Error in one sentence that names the file and the object; HDF5 itself prints
+/// nothing.
 namespace kvlab::h5 {
 
-/// The mutex that every call takes. Hold it over several calls, or to be sure that no other thread is within HDF5.
+/// The mutex that every call takes. Hold it over several calls, or to be sure that no other thread
+/// is within HDF5.
 std::recursive_mutex& mutex();
 
 /// What the elements of a dataset or attribute are.
@@ -36,17 +38,15 @@ struct Info {
   int64_t count() const;  // elements
 };
 
-/// An open file. Numbers are double, float, int64_t, int32_t, uint8_t or uint16_t; reading converts between them.
-/// Small datasets lie within their header, larger ones are chunked, shuffled, deflated and checksummed.
+/// An open file. Numbers are double, float, int64_t, int32_t, uint8_t or uint16_t; reading converts
+/// between them. Small datasets lie within their header, larger ones are chunked, shuffled,
+/// deflated and checksummed.
 class File {
  public:
   /// Read-only. Errors: no such file, not HDF5, truncated, locked by another program.
   static File open(const std::filesystem::path& path);
   /// A new file in place of whatever is there.
   static File create(const std::filesystem::path& path);
-  /// A file that lives in memory only, to be had as bytes by image(); the first `user_block` bytes
-  /// (0, or a power of two from 512 on) are left to the caller.
-  static File in_memory(size_t user_block = 0);
 
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
@@ -55,9 +55,6 @@ class File {
 
   void close();
   void flush();
-  /// The bytes of the file, its user block among them.
-  std::string image();
-  /// The path as opened; empty in memory.
   const std::filesystem::path& path() const { return path_; }
 
   bool exists(const std::string& object) const;
@@ -81,7 +78,8 @@ class File {
                      const std::vector<int64_t>& values);
   void set_attribute(const std::string& object, const std::string& name,
                      const std::vector<double>& values);
-  /// T: std::string, int64_t, double, or a vector of one of them. A number is no text and text no number: an error.
+  /// T: std::string, int64_t, double, or a vector of one of them. A number is no text and text no
+  /// number: an error.
   template <class T>
   T attribute(const std::string& object, const std::string& name) const;
   template <class T>
@@ -91,7 +89,8 @@ class File {
 
   Info info(const std::string& dataset) const;
 
-  /// Writes a new dataset (groups above it are made). `values` has as many elements as `shape` says.
+  /// Writes a new dataset (groups above it are made). `values` has as many elements as `shape`
+  /// says.
   template <class T>
   void write(const std::string& dataset, const T* values, const std::vector<int64_t>& shape);
   template <class T>
@@ -113,14 +112,14 @@ class File {
   template <class T>
   void read_slice(const std::string& dataset, const std::vector<int64_t>& start,
                   const std::vector<int64_t>& count, T* out) const;
-  /// The same without conversion: elements as stored, in this machine's byte order, info().element.bytes each.
+  /// The same without conversion: elements as stored, in this machine's byte order,
+  /// info().element.bytes each.
   void read_slice_raw(const std::string& dataset, const std::vector<int64_t>& start,
                       const std::vector<int64_t>& count, void* out) const;
 
  private:
   File(int64_t id, std::filesystem::path path) : id_(id), path_(std::move(path)) {}
   [[noreturn]] void fail(const std::string& object, const std::string& what) const;
-  std::string name() const;
 
   int64_t id_ = -1;
   std::filesystem::path path_;

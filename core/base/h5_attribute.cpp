@@ -7,8 +7,8 @@ namespace kvlab::h5 {
 namespace {
 
 Handle open_attribute(hid_t file, const std::string& object, const std::string& name) {
-  return Handle(
-      H5Aopen_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), &H5Aclose);
+  return Handle(H5Aopen_by_name(file, object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT),
+                &H5Aclose);
 }
 
 /// Writes an attribute in place of one of this name; true where that worked.
@@ -184,14 +184,14 @@ T File::attribute(const std::string& object, const std::string& name) const {
   std::vector<Item> items;
   if (!read_list(opened, &items)) {
     const Info found = attribute_info(object, name);
-    throw Error(fmt::format("{}: {} should be {}, found {}", this->name(), place(object, name),
+    throw Error(fmt::format("{}: {} should be {}, found {}", path_.string(), place(object, name),
                             word_for<Item>(), found.element.name()));
   }
   if constexpr (ListOf<T>::is_list) {
     return items;
   } else {
     if (items.size() != 1) {
-      throw Error(fmt::format("{}: {} should be one value, found {}", this->name(),
+      throw Error(fmt::format("{}: {} should be one value, found {}", path_.string(),
                               place(object, name), items.size()));
     }
     return items.front();

@@ -8,11 +8,13 @@
 namespace kvlab::h5 {
 namespace {
 
-/// Up to this size a dataset lies within its object header: one read, covered by the header's checksum.
+/// Up to this size a dataset lies within its object header: one read, covered by the header's
+/// checksum.
 constexpr int64_t kCompactBytes = 16 << 10;
 constexpr int64_t kChunkBytes = 1 << 20;
 
-/// Chunks of about kChunkBytes that split the leading dimensions first, so that a slice of rows reads few of them.
+/// Chunks of about kChunkBytes that split the leading dimensions first, so that a slice of rows
+/// reads few of them.
 std::vector<hsize_t> chunk_shape(const std::vector<int64_t>& shape, size_t element_bytes) {
   std::vector<hsize_t> chunk(shape.begin(), shape.end());
   auto bytes = static_cast<hsize_t>(element_bytes);
@@ -54,11 +56,10 @@ bool write_dataset(hid_t file, const std::string& path, hid_t type,
   H5Pset_create_intermediate_group(links, 1);
   const Handle space = make_space(shape);
   const Handle properties = dataset_properties(shape, H5Tget_size(type));
-  const Handle made(
-      H5Dcreate2(file, path.c_str(), type, space, links, properties, H5P_DEFAULT), &H5Dclose);
+  const Handle made(H5Dcreate2(file, path.c_str(), type, space, links, properties, H5P_DEFAULT),
+                    &H5Dclose);
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  return made.ok() &&
-         (empty || H5Dwrite(made, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
+  return made.ok() && (empty || H5Dwrite(made, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values) >= 0);
 }
 
 Handle open_dataset(hid_t file, const std::string& path) {
@@ -85,7 +86,8 @@ std::string read_block(hid_t dataset, hid_t memory_type, const std::vector<int64
   const Handle space(H5Dget_space(dataset), &H5Sclose);
   const std::vector<int64_t> shape = shape_of(space);
   if (start.size() != shape.size() || count.size() != shape.size()) {
-    return fmt::format("has {} dimensions, a slice of {} was asked for", shape.size(), start.size());
+    return fmt::format("has {} dimensions, a slice of {} was asked for", shape.size(),
+                       start.size());
   }
   for (size_t i = 0; i < shape.size(); ++i) {
     if (start[i] < 0 || count[i] < 0 || start[i] + count[i] > shape[i]) {
@@ -166,7 +168,7 @@ std::vector<std::string> File::read_texts(const std::string& dataset) const {
   Lock lock;
   const Info found = info(dataset);
   if (found.element.kind != Element::Kind::text) {
-    throw Error(fmt::format("{}: {} should hold strings, found {}", name(), dataset,
+    throw Error(fmt::format("{}: {} should hold strings, found {}", path_.string(), dataset,
                             found.element.name()));
   }
   const Handle opened = open_dataset(id_, dataset);
@@ -191,7 +193,7 @@ void File::read_slice(const std::string& dataset, const std::vector<int64_t>& st
   if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
   const Handle type(H5Dget_type(opened), &H5Tclose);
   if (!is_number(type)) {
-    throw Error(fmt::format("{}: {} should hold numbers, found {}", name(), dataset,
+    throw Error(fmt::format("{}: {} should hold numbers, found {}", path_.string(), dataset,
                             element_of(type).name()));
   }
   const std::string problem = read_block(opened, native_type<T>(), start, count, out);
@@ -206,7 +208,7 @@ void File::read_slice_raw(const std::string& dataset, const std::vector<int64_t>
   if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
   const Handle stored(H5Dget_type(opened), &H5Tclose);
   if (!is_number(stored)) {
-    throw Error(fmt::format("{}: {} should hold numbers, found {}", name(), dataset,
+    throw Error(fmt::format("{}: {} should hold numbers, found {}", path_.string(), dataset,
                             element_of(stored).name()));
   }
   const Handle type(H5Tcopy(stored), &H5Tclose);
@@ -215,10 +217,10 @@ void File::read_slice_raw(const std::string& dataset, const std::vector<int64_t>
   if (!problem.empty()) fail(dataset, problem);
 }
 
-#define KVLAB_H5_NUMBER(T)                                                                        \
-  template void File::write(const std::string&, const T*, const std::vector<int64_t>&);           \
-  template std::vector<T> File::read(const std::string&) const;                                   \
-  template void File::read_slice(const std::string&, const std::vector<int64_t>&,                 \
+#define KVLAB_H5_NUMBER(T)                                                              \
+  template void File::write(const std::string&, const T*, const std::vector<int64_t>&); \
+  template std::vector<T> File::read(const std::string&) const;                         \
+  template void File::read_slice(const std::string&, const std::vector<int64_t>&,       \
                                  const std::vector<int64_t>&, T*) const;
 KVLAB_H5_NUMBER(double)
 KVLAB_H5_NUMBER(float)

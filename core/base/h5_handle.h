@@ -27,9 +27,7 @@ class Handle {
   Handle(hid_t id, herr_t (*close)(hid_t)) : id_(id), close_(close) {}
   Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
   Handle& operator=(Handle&&) = delete;
-  ~Handle() {
-    if (id_ >= 0) close_(id_);
-  }
+  ~Handle();
   operator hid_t() const { return id_; }  // NOLINT(google-explicit-constructor)
   bool ok() const { return id_ >= 0; }
 

@@ -57,6 +57,8 @@ struct Part {
   std::string name;
   std::string help;
   std::vector<Param> params = {};
+  /// Learns on the calibration sample, as the keys below `calibrate` say.
+  bool learned = false;
   /// Needs a calibration sample.
   bool calibrated = false;
   /// Draws random numbers: results depend on the cell's seed.

@@ -18,6 +18,7 @@ enum class Stream : uint32_t {
   sink_signs = 10,
   query_spread = 11,
   w_o = 12,
+  rotation = 13,
 };
 
 /// Random numbers by address: each is a function of (seed, passage, stream, row, column) alone, so that a longer

@@ -125,6 +125,10 @@ std::vector<Param> other_params() {
       real("query_norm", 15.0, 0.0, kLargestNorm, "mean norm of a query"),
       real("query_jitter", 0.04, 0.0, 1.0, "standard deviation of the log of a query's norm",
            has_base_key),
+      real("query_spread", 0.5, 0.0, 2.0,
+           "standard deviation of the log of the scale of a query channel (fixed for a query head); "
+           "0: isotropic, which leaves covariances of queries nothing to find",
+           has_base_key),
   };
 }
 

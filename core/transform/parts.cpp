@@ -107,6 +107,7 @@ const std::vector<Part>& transform_parts() {
                    .help = "the base rotation that learning starts from"},
                   learned_param(covariance_form()), learned_param(covariance_scope()),
                   learned_param(bit_reversal(nullptr))},
+       .learned = true,
        .calibrated = true,
        .refuse = [](const Settings& side, int64_t head_dim) -> std::optional<std::string> {
          const std::string base = get_text(side, "learned_over");

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "data/philox.h"
+#include "data/draws.h"
 #include "quant/rounding.h"
 #include "transform/hadamard.h"
 
@@ -56,9 +56,11 @@ at::Tensor hadamard(int64_t head_dim) {
 
 at::Tensor random_orthogonal(int64_t head_dim, int64_t seed) {
   at::Tensor normal = at::empty({head_dim, head_dim}, at::kDouble);
-  data::Philox random(static_cast<uint64_t>(seed), data::Philox::Stream::rotation);
-  double* values = normal.data_ptr<double>();
-  for (int64_t i = 0; i < normal.numel(); ++i) values[i] = random.normal(static_cast<uint64_t>(i));
+  const data::Draws draws(seed, /*passage=*/0);
+  for (int64_t row = 0; row < head_dim; ++row) {
+    draws.normals(data::Stream::rotation, static_cast<uint64_t>(row), head_dim,
+                  normal[row].data_ptr<double>());
+  }
   // QR of a Gaussian matrix is Haar-distributed once the signs of R's diagonal are moved into Q.
   const auto [q, r] = at::linalg_qr(normal);
   return q * r.diagonal().sign().unsqueeze(0);

@@ -8,9 +8,11 @@ One file, one idea:
 | `atomic.py`    | an output file is whole or absent                                           |
 | `probes.py`    | which positions' queries are stored                                         |
 | `passages.py`  | a text file becomes token ids [B, T]                                        |
+| `gguf_once.py` | a GGUF file's header is parsed once                                         |
 | `loading.py`   | a name, folder or GGUF file becomes a float32 model                         |
 | `attention.py` | which modules are Llama-like attention; q, k, v at its input, checked       |
 | `rope.py`      | which tensor is the key before RoPE, and how RoPE pairs its channels        |
+| `sink.py`      | a recorded layer becomes datasets and attributes                            |
 | `schema.py`    | the HDF5 layout                                                             |
 | `capture.py`   | all of these in order: the only way a capture is made                       |
 | `rdata.py`     | reads R's lazy-load data without R                                          |

@@ -2,8 +2,9 @@
 
 q, k and v are taken where the model hands them to its attention function: after RoPE, after q/k norms, before repetition
 of KV heads. For each layer the recorder then recomputes softmax(s q k^T) v from what it took, for a few positions, and
-compares with what the model feeds to o_proj. A gate, an attention sink, a score cap, a bias by position or a mask that is
-neither causal nor a sliding window therefore ends in a refusal, not in a file whose numbers mean something else.
+compares with what the model feeds to o_proj. A gate or a mask that is neither causal nor a sliding window therefore ends in
+a refusal, not in a file whose numbers mean something else; so do a score cap and tensors that other attention functions
+take besides q, k and v (sinks, position biases).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ IMPLEMENTATION = "kvlab_capture"
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 _RECORDER = "_kvlab_recorder"
+_HARMLESS_TENSORS = {"position_ids", "cache_position"}  # attention functions get them and do not use them
 _CHECKED_POSITIONS = 8
 _CHECK_TOLERANCE = 1e-3  # relative; float32 rounding gives 1e-6, another kind of attention 1e-1 and more
 
@@ -129,13 +131,14 @@ class _LayerRecorder:
     def _on_keys(self, _module: torch.nn.Module, _args: tuple, output: torch.Tensor) -> None:
         self._keys_before.insert(0, output)  # the latest first: with a norm, its output is the key before RoPE
 
-    def on_attention_function(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, window: int | None, softcap: Any
-    ) -> None:
-        """q [1, Hq, T, d], k and v [1, Hkv, T, d], as the model hands them over."""
-        dim = q.shape[-1]
-        if softcap is not None:
-            self._refuse(f"attention scores are capped (softcap {softcap})")
+    def on_attention_function(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> None:
+        """q [1, Hq, T, d], k and v [1, Hkv, T, d] and the function's keyword arguments, as the model hands them over."""
+        dim, scale = q.shape[-1], options.get("scaling")
+        if options.get("softcap") is not None:
+            self._refuse(f"its scores are capped (softcap {options['softcap']})")
+        for name, option in options.items():
+            if isinstance(option, torch.Tensor) and name not in _HARMLESS_TENSORS:
+                self._refuse(f"it depends on a tensor besides q, k and v ({name})")
         if k.shape[-1] != dim or v.shape[-1] != dim:
             self._refuse(f"queries have {dim} channels a head, keys {k.shape[-1]}, values {v.shape[-1]}")
         pre = rope.find(self._keys_before, k[0], self._angles)
@@ -147,7 +150,7 @@ class _LayerRecorder:
             k_pre=None if pre is None else pre.keys,
             hidden_absmax=self._hidden_absmax,
             scale=dim**-0.5 if scale is None else float(scale),
-            sliding_window=window,
+            sliding_window=options.get("sliding_window"),
             rope_layout=None if pre is None else pre.layout,
         )
 
@@ -194,9 +197,7 @@ def _attention_function(
 ) -> tuple[torch.Tensor, None]:
     recorder = getattr(module, _RECORDER, None)
     if recorder is not None:
-        recorder.on_attention_function(
-            query, key, value, kwargs.get("scaling"), kwargs.get("sliding_window"), kwargs.get("softcap")
-        )
+        recorder.on_attention_function(query, key, value, kwargs)
     return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .cli import UserError, first_line
+from .cli import UserError, first_line, note
 from .gguf_once import HeaderCache
 
 
@@ -57,7 +57,6 @@ class Model:
 
     def __init__(self, origin: Source, device: str = "cpu") -> None:
         self.source, self._device = origin, device
-        _quiet()
 
     @property
     def name(self) -> str:
@@ -82,18 +81,23 @@ class Model:
 
     @property
     def n_layers(self) -> int:
-        return self.config.num_hidden_layers
+        layers = getattr(self.config, "num_hidden_layers", None)
+        if layers is None:
+            raise UserError(f"{self.name}: the configuration does not say how many layers there are")
+        return layers
 
     @cached_property
     def decoder(self) -> Any:
         """The decoder without its output matrix, float32, in evaluation mode, ready for `attention.recording`."""
         import torch
+
+        if getattr(self.config, "attn_logit_softcapping", None) is not None:
+            raise UserError(f"{self.name}: attention is not Llama-like: its scores are capped")
+        note(f"loading {self.name}")
         from transformers import AutoModelForCausalLM
 
         from .attention import IMPLEMENTATION
 
-        if getattr(self.config, "attn_logit_softcapping", None) is not None:
-            raise UserError(f"{self.name}: attention is not Llama-like: its scores are capped")
         model, report = self._load(
             AutoModelForCausalLM, "model", config=self._whole_config, dtype=torch.float32, output_loading_info=True
         )
@@ -106,7 +110,7 @@ class Model:
         try:
             model.set_attn_implementation(IMPLEMENTATION)
             return decoder.to(self._device).eval()
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, RuntimeError, AssertionError) as error:  # torch without CUDA asserts
             raise UserError(f"{self.name} cannot be set up on {self._device}: {first_line(error)}") from error
 
     def identity(self) -> dict[str, str]:
@@ -127,6 +131,7 @@ class Model:
         return HeaderCache()
 
     def _load(self, loader: Any, what: str, **options: Any) -> Any:
+        _quiet()
         try:
             if self.source.gguf is None:
                 return loader.from_pretrained(self.source.place, **options)

@@ -67,9 +67,6 @@ class CaptureWriter:
     def set_attributes(self, attributes: dict[str, Any]) -> None:
         self._file.attrs.update(attributes)
 
-    def has_layer(self, layer: int) -> bool:
-        return group_name(layer) in self._file
-
     def add_layer(self, layer: int, attributes: dict[str, Any], w_o: np.ndarray) -> None:
         """`w_o` [D, Hq*d]. Passages follow."""
         group = self._file.create_group(group_name(layer))

@@ -1,0 +1,390 @@
+#include "base/yaml.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "base/names.h"
+
+namespace kvlab::yaml {
+namespace {
+
+// Aliases copy what they stand for; nested ones could otherwise fill the memory from a few lines.
+constexpr size_t kMostNodes = 200'000;
+
+bool all_digits(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+bool is_real(std::string_view text) {
+  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
+  const size_t exponent = text.find_first_of("eE");
+  if (exponent != std::string_view::npos) {
+    std::string_view power = text.substr(exponent + 1);
+    if (!power.empty() && (power[0] == '-' || power[0] == '+')) power.remove_prefix(1);
+    if (!all_digits(power)) return false;
+    text = text.substr(0, exponent);
+  }
+  const size_t point = text.find('.');
+  if (point == std::string_view::npos) return all_digits(text);
+  const std::string_view whole = text.substr(0, point);
+  const std::string_view fraction = text.substr(point + 1);
+  return (whole.empty() || all_digits(whole)) && (fraction.empty() || all_digits(fraction)) &&
+         !(whole.empty() && fraction.empty());
+}
+
+template <typename Number>
+std::optional<Number> number_from(std::string_view text, int base = 10) {
+  Number number{};
+  std::from_chars_result result{};
+  if constexpr (std::is_integral_v<Number>) {
+    result = std::from_chars(text.data(), text.data() + text.size(), number, base);
+  } else {
+    result = std::from_chars(text.data(), text.data() + text.size(), number);
+  }
+  if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// A plain scalar by the core schema; null for the words that mean nothing.
+nlohmann::json typed(const std::string& text) {
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
+    return nullptr;
+  }
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  if (text.starts_with("0x") || text.starts_with("0o")) {
+    if (auto number = number_from<int64_t>(std::string_view(text).substr(2), text[1] == 'x' ? 16 : 8)) {
+      return *number;
+    }
+    return text;
+  }
+  const std::string_view unsigned_part =
+      std::string_view(text).substr(text[0] == '-' || text[0] == '+' ? 1 : 0);
+  if (unsigned_part == ".inf" || unsigned_part == ".Inf" || unsigned_part == ".INF") {
+    return text[0] == '-' ? -std::numeric_limits<double>::infinity()
+                          : std::numeric_limits<double>::infinity();
+  }
+  if (text == ".nan" || text == ".NaN" || text == ".NAN") {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  // from_chars knows no plus sign.
+  const std::string_view number = text[0] == '+' ? unsigned_part : std::string_view(text);
+  if (all_digits(unsigned_part)) {
+    if (auto integer = number_from<int64_t>(number)) return *integer;
+  }
+  if (is_real(text)) {
+    if (auto real = number_from<double>(number)) return *real;
+  }
+  return text;
+}
+
+/// Builds the tree from yaml-cpp's events, which, unlike its own nodes, keep repeated keys and every place.
+class Builder : public YAML::EventHandler {
+ public:
+  Builder(const std::string& file, Problems& problems) : file_(file), problems_(problems) {}
+
+  Node take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    add(at(mark), anchor);
+  }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto found = anchors_.find(anchor);
+    Node node = at(mark);
+    if (found == anchors_.end()) {
+      report(problems_, node, "this alias stands inside the value that it names");
+    } else {
+      count_ += found->second.second;
+      if (count_ > kMostNodes) throw Error(fmt::format("{}: aliases make the file too large", file_));
+      node = found->second.first;
+      node.line = mark.line + 1;
+      node.column = mark.column + 1;
+    }
+    place(std::move(node));
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    Node node = at(mark);
+    node.text = value;
+    node.quoted = tag == "!" || tag == "tag:yaml.org,2002:str";
+    check_tag(node, tag);
+    node.value = node.quoted ? nlohmann::json(value) : typed(value);
+    node.kind = node.value.is_null() ? Node::Kind::null : Node::Kind::scalar;
+    add(std::move(node), anchor);
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Node::Kind::list);
+  }
+  void OnSequenceEnd() override { close(); }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Node::Kind::map);
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  struct Open {
+    Node node;
+    YAML::anchor_t anchor = 0;
+    size_t first = 0;  // nodes counted before this one
+    std::optional<Member> member = std::nullopt;  // of a map: a key that waits for its value
+  };
+
+  Node at(const YAML::Mark& mark) const {
+    Node node;
+    node.file = file_;
+    node.line = mark.line + 1;
+    node.column = mark.column + 1;
+    return node;
+  }
+
+  void check_tag(const Node& node, const std::string& tag) {
+    if (tag.empty() || tag == "?" || tag == "!" || tag.starts_with("tag:yaml.org,2002:")) return;
+    report(problems_, node, fmt::format("the tag {} is not known here", tag));
+  }
+
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
+    Node node = at(mark);
+    node.kind = kind;
+    check_tag(node, tag);
+    stack_.push_back({.node = std::move(node), .anchor = anchor, .first = count_});
+  }
+
+  void close() {
+    Open done = std::move(stack_.back());
+    stack_.pop_back();
+    if (done.anchor != 0) anchors_[done.anchor] = {done.node, count_ - done.first + 1};
+    ++count_;
+    place(std::move(done.node));
+  }
+
+  void add(Node node, YAML::anchor_t anchor) {
+    if (anchor != 0) anchors_[anchor] = {node, 1};
+    ++count_;
+    place(std::move(node));
+  }
+
+  void place(Node node) {
+    if (stack_.empty()) {
+      root_ = std::move(node);
+      return;
+    }
+    Open& parent = stack_.back();
+    if (parent.node.is_list()) {
+      parent.node.items.push_back(std::move(node));
+    } else if (parent.member) {
+      parent.member->value = std::move(node);
+      keep(parent.node, std::move(*parent.member));
+      parent.member.reset();
+    } else {
+      if (!node.is_scalar()) report(problems_, node, "a key must be a word, found " + describe(node));
+      parent.member = Member{node.text, {}, node.line, node.column};
+    }
+  }
+
+  void keep(Node& map, Member member) {
+    for (const Member& other : map.members) {
+      if (other.key != member.key) continue;
+      problems_.push_back({file_, member.line, member.column,
+                           fmt::format("key '{}' is given twice (first on line {})", member.key,
+                                       other.line)});
+      return;
+    }
+    map.members.push_back(std::move(member));
+  }
+
+  const std::string& file_;
+  Problems& problems_;
+  Node root_;
+  std::vector<Open> stack_;
+  std::map<YAML::anchor_t, std::pair<Node, size_t>> anchors_;
+  size_t count_ = 0;
+};
+
+void emit(YAML::Emitter& out, const Node& node) {
+  switch (node.kind) {
+    case Node::Kind::null:
+      out << YAML::Null;
+      break;
+    case Node::Kind::scalar:
+      if (node.quoted) out << YAML::DoubleQuoted;
+      out << node.text;
+      break;
+    case Node::Kind::list:
+      out << YAML::Flow << YAML::BeginSeq;
+      for (const Node& item : node.items) emit(out, item);
+      out << YAML::EndSeq;
+      break;
+    case Node::Kind::map:
+      out << YAML::BeginMap;
+      for (const Member& member : node.members) {
+        out << YAML::Key << member.key << YAML::Value;
+        emit(out, member.value);
+      }
+      out << YAML::EndMap;
+      break;
+  }
+}
+
+}  // namespace
+
+const Node* Node::find(const std::string& key) const {
+  for (const Member& member : members) {
+    if (member.key == key) return &member.value;
+  }
+  return nullptr;
+}
+
+Node parse(const std::string& text, const std::string& file, Problems& problems) {
+  Builder builder(file, problems);
+  try {
+    std::istringstream in(text);
+    YAML::Parser parser(in);
+    parser.HandleNextDocument(builder);
+    Builder rest(file, problems);
+    if (parser.HandleNextDocument(rest)) {
+      problems.push_back({file, 0, 0, "holds more than one YAML document"});
+    }
+  } catch (const YAML::Exception& error) {
+    problems.push_back({file, error.mark.line + 1, error.mark.column + 1, "YAML: " + error.msg});
+    return {};
+  } catch (const Error& error) {
+    problems.push_back({"", 0, 0, error.what()});
+    return {};
+  }
+  Node root = builder.take();
+  root.file = file;
+  return root;
+}
+
+std::string read_file(const std::filesystem::path& path, Problems& problems) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in || !text) {
+    const char* why = std::filesystem::exists(path) ? "cannot be read" : "no such file";
+    problems.push_back({path.string(), 0, 0, why});
+    return {};
+  }
+  return text.str();
+}
+
+std::string to_text(const Node& node) {
+  YAML::Emitter out;
+  emit(out, node);
+  return std::string(out.c_str()) + "\n";
+}
+
+nlohmann::json to_json(const Node& node) {
+  if (node.is_list()) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const Node& item : node.items) list.push_back(to_json(item));
+    return list;
+  }
+  if (node.is_map()) {
+    nlohmann::json map = nlohmann::json::object();
+    for (const Member& member : node.members) map[member.key] = to_json(member.value);
+    return map;
+  }
+  return node.value;
+}
+
+void report(Problems& problems, const Node& node, const std::string& message) {
+  problems.push_back({node.file, node.line, node.column, message});
+}
+
+std::string describe(const nlohmann::json& value) {
+  if (value.is_null()) return "nothing";
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "a map";
+  if (value.is_string()) return "'" + value.get<std::string>() + "'";
+  return value.dump();
+}
+
+std::string describe(const Node& node) {
+  if (node.is_scalar() && !node.value.is_string()) return node.text;
+  return describe(node.is_list()  ? nlohmann::json::array()
+                  : node.is_map() ? nlohmann::json::object()
+                                  : node.value);
+}
+
+std::optional<std::string> read_text(const Node& node, const std::string& what, Problems& problems) {
+  if (node.is_scalar() && node.value.is_string()) return node.value.get<std::string>();
+  std::string message = fmt::format("'{}' must be text, found {}", what, describe(node));
+  if (node.is_scalar()) message += fmt::format(" (put it in quotes: \"{}\")", node.text);
+  report(problems, node, message);
+  return std::nullopt;
+}
+
+std::optional<bool> read_bool(const Node& node, const std::string& what, Problems& problems) {
+  if (node.is_scalar() && node.value.is_boolean()) return node.value.get<bool>();
+  report(problems, node, fmt::format("'{}' must be true or false, found {}", what, describe(node)));
+  return std::nullopt;
+}
+
+std::optional<double> read_real(const Node& node, const std::string& what, Problems& problems) {
+  if (node.is_scalar() && node.value.is_number()) return node.value.get<double>();
+  report(problems, node, fmt::format("'{}' must be a number, found {}", what, describe(node)));
+  return std::nullopt;
+}
+
+std::optional<int64_t> read_int(const Node& node, const std::string& what, Problems& problems,
+                                int64_t least, int64_t most) {
+  if (node.is_scalar() && node.value.is_number_integer()) {
+    const auto number = node.value.get<int64_t>();
+    if (number >= least && number <= most) return number;
+  }
+  std::string range;
+  const bool bounded = most != std::numeric_limits<int64_t>::max();
+  if (bounded) {
+    range = fmt::format(" from {} to {}", least, most);
+  } else if (least != std::numeric_limits<int64_t>::min()) {
+    range = fmt::format(" of at least {}", least);
+  }
+  report(problems, node,
+         fmt::format("'{}' must be a whole number{}, found {}", what, range, describe(node)));
+  return std::nullopt;
+}
+
+std::string hint(const std::string& word, const std::vector<std::string>& valid) {
+  const std::string near = did_you_mean(word, valid);
+  return near.empty() && !valid.empty() ? " (valid: " + join(valid) + ")" : near;
+}
+
+Fields::Fields(const Node& node, std::string what, Problems& problems)
+    : node_(node), what_(std::move(what)), problems_(problems) {
+  if (!node.is_map()) {
+    report(problems, node, fmt::format("{} must be a map of keys, found {}", what_, describe(node)));
+  }
+}
+
+const Node* Fields::get(const std::string& key) {
+  valid_.push_back(key);
+  return node_.find(key);
+}
+
+void Fields::finish() {
+  for (const Member& member : node_.members) {
+    if (std::find(valid_.begin(), valid_.end(), member.key) != valid_.end()) continue;
+    problems_.push_back({member.value.file, member.line, member.column,
+                         fmt::format("unknown key '{}' in {}{}", member.key, what_,
+                                     hint(member.key, valid_))});
+  }
+}
+
+}  // namespace kvlab::yaml

@@ -1,0 +1,112 @@
+#include "calibrate/covariance.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "transform/hadamard.h"
+#include "transform/transform.h"
+
+namespace kvlab::calibrate {
+namespace {
+
+/// One head's rows [B·n, d] in float64.
+at::Tensor rows(const at::Tensor& x, int64_t head) {
+  const at::Tensor one = x.select(1, head).to(at::kDouble);
+  return one.reshape({-1, one.size(-1)});
+}
+
+at::Tensor proxy_covariance(const data::Sample& sample, int64_t head, const at::Tensor& query) {
+  const at::Tensor keys = rows(sample.k, head);
+  const at::Tensor values = rows(sample.v, head);
+  const auto n = static_cast<double>(keys.size(0));
+  at::Tensor weight = keys.matmul(query).mul_(keys).sum(-1);
+  const double total = weight.sum().item<double>();
+  weight = total > 0 ? weight * (n / total) : at::ones_like(weight);
+  return values.t().matmul(values * weight.unsqueeze(-1)) / n;
+}
+
+/// Attention output of one sequence's queries of one head, in blocks of queries: [P, d].
+at::Tensor causal_output(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                         const at::Tensor& positions) {
+  constexpr int64_t block = 256;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(k.size(-1)));
+  const at::Tensor token = at::arange(k.size(0), at::kLong);
+  std::vector<at::Tensor> outputs;
+  for (int64_t first = 0; first < q.size(0); first += block) {
+    const int64_t count = std::min(block, q.size(0) - first);
+    const at::Tensor hidden =
+        token.unsqueeze(0).gt(positions.narrow(0, first, count).unsqueeze(1));
+    at::Tensor logits = q.narrow(0, first, count).matmul(k.t()).mul_(scale);
+    logits.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+    outputs.push_back(logits.softmax(-1).matmul(v));
+  }
+  return at::cat(outputs);
+}
+
+at::Tensor output_covariance(const data::Sample& sample, int64_t head) {
+  const int64_t group = sample.group();
+  at::Tensor sum;
+  for (int64_t j = 0; j < group; ++j) {
+    at::Tensor product;
+    for (int64_t b = 0; b < sample.batch(); ++b) {
+      const auto wide = [&](const at::Tensor& x, int64_t h) { return x[b][h].to(at::kDouble); };
+      const at::Tensor output =
+          causal_output(wide(sample.q, head * group + j), wide(sample.k, head), wide(sample.v, head),
+                        sample.positions);
+      const at::Tensor one = output.t().matmul(output);
+      product = product.defined() ? product + one : one;
+    }
+    product = product / static_cast<double>(sample.batch() * sample.positions.size(0));
+    sum = sum.defined() ? sum + product : product;
+  }
+  return sum / static_cast<double>(group);
+}
+
+}  // namespace
+
+at::Tensor query_covariance(const data::Sample& sample) {
+  std::vector<at::Tensor> heads;
+  for (int64_t head = 0; head < sample.kv_heads(); ++head) {
+    const at::Tensor queries = sample.q.narrow(1, head * sample.group(), sample.group())
+                                   .to(at::kDouble)
+                                   .reshape({-1, sample.head_dim()});
+    heads.push_back(queries.t().matmul(queries) / static_cast<double>(queries.size(0)));
+  }
+  return at::stack(heads);
+}
+
+at::Tensor value_covariance(const data::Sample& sample, Form form) {
+  at::Tensor query;
+  if (form == Form::code) query = query_covariance(sample);
+  std::vector<at::Tensor> heads;
+  for (int64_t head = 0; head < sample.kv_heads(); ++head) {
+    heads.push_back(form == Form::code ? proxy_covariance(sample, head, query[head])
+                                       : output_covariance(sample, head));
+  }
+  return at::stack(heads);
+}
+
+at::Tensor eigenvectors(const at::Tensor& covariance) {
+  const auto [values, vectors] = at::linalg_eigh((covariance + covariance.transpose(-1, -2)) / 2);
+  const at::Tensor place = vectors.abs().argmax(-2, /*keepdim=*/true);
+  const at::Tensor sign = vectors.gather(-2, place).sign();
+  return vectors * sign.masked_fill(sign.eq(0), 1.0);
+}
+
+at::Tensor covariance_rotation(const at::Tensor& covariance, bool hadamard, bool bit_reversal) {
+  at::Tensor rotation = eigenvectors(covariance);
+  if (!hadamard) return rotation;
+  const int64_t d = covariance.size(-1);
+  rotation = rotation.matmul(transform::hadamard(d));
+  if (!bit_reversal) return rotation;
+  const int bits = std::countr_zero(static_cast<uint64_t>(d));
+  std::vector<int64_t> source(static_cast<size_t>(d));
+  // P puts old column d−1−i at bitrev(i).
+  for (int64_t i = 0; i < d; ++i) {
+    source[static_cast<size_t>(transform::reverse_bits(i, bits))] = d - 1 - i;
+  }
+  return rotation.index_select(-1, at::tensor(source, at::kLong)).contiguous();
+}
+
+}  // namespace kvlab::calibrate

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "calibrate/learn.h"
+
+namespace kvlab::calibrate {
+
+/// OptR's losses of one KV head on some sequences: float32, differentiable in the rotation. Only the last `queries`
+/// rows of attention are formed, and only tokens between the exact windows are quantized; all else is computed once.
+///
+/// rows = (Hq/Hkv)·queries, query heads one after the other; n = L − sink − recent.
+class HeadLoss {
+ public:
+  /// Throws Unsupported where there is no sequence, or one too short for the windows and queries.
+  HeadLoss(const LearnInput& input, const std::vector<Sequence>& sequences,
+           const LearnSettings& settings, int64_t head);
+
+  size_t sequences() const { return parts_.size(); }
+
+  /// Mean over queries and query heads of KL(p ‖ p_q) + λ·mean(((p_q − p)·V·W_Oᵀ)²), one sequence.
+  at::Tensor key(size_t sequence, const at::Tensor& rotation) const;
+
+  /// Values from here on are read with the attention of keys quantized under this rotation (until then exact).
+  void fix_keys(const at::Tensor& rotation);
+
+  /// Mean over queries and query heads of mean((p_q·(Ṽ − V)·W_Oᵀ)²), one sequence.
+  at::Tensor value(size_t sequence, const at::Tensor& rotation) const;
+
+ private:
+  struct Part {
+    at::Tensor q;        // [rows, d], divided by √d
+    at::Tensor scores;   // [rows, L] of exact keys, masked
+    at::Tensor log_p;    // [rows, L]
+    at::Tensor p;        // [rows, L]
+    at::Tensor key;      // [n, d] centred, between the windows
+    at::Tensor v;        // [L, d]
+    at::Tensor output;   // [rows, d] = p·V
+    at::Tensor reading;  // [rows, n]: attention on the tokens between the windows when values are learned
+    int64_t first = 0;   // of the n tokens
+  };
+
+  Part prepare(const LearnInput& input, const Sequence& sequence, int64_t head) const;
+  at::Tensor log_attention(const Part& part, const at::Tensor& rotation) const;
+  at::Tensor projected(const at::Tensor& error) const;
+  at::Tensor quantized(const at::Tensor& x, const at::Tensor& rotation, double clip) const;
+
+  LearnSettings settings_;
+  int64_t query_heads_ = 1;
+  int64_t width_ = 0;  // of the output that errors are averaged over
+  at::Tensor gram_;    // [Hq/Hkv, d, d] = W_O,jᵀ·W_O,j
+  std::vector<Part> parts_;
+};
+
+/// Loss of every KV head, mean over `sequences`, float64 [Hkv]. rotation: [1 or Hkv, d, d].
+at::Tensor key_loss(const LearnInput& input, const std::vector<Sequence>& sequences,
+                    const LearnSettings& settings, const at::Tensor& rotation);
+
+/// The same for values; key_rotation undefined: keys exact.
+at::Tensor value_loss(const LearnInput& input, const std::vector<Sequence>& sequences,
+                      const LearnSettings& settings, const at::Tensor& key_rotation,
+                      const at::Tensor& value_rotation);
+
+}  // namespace kvlab::calibrate

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace kvlab::calibrate {
+
+/// One side's tensors of a layer in a kvlab.rotation/1 file. Any of them may be undefined.
+struct RotationSide {
+  at::Tensor rotation;  // float64 [1 or Hkv, d, d]
+  at::Tensor center;    // float32 [Hkv, d]
+  std::map<std::string, at::Tensor> extra;  // what else was kept: losses, kept heads
+};
+
+/// One layer of it.
+struct RotationLayer {
+  RotationSide key, value;
+};
+
+struct RotationFile {
+  std::string method;
+  std::string calibration;  // hash of what it was made from
+  std::map<int64_t, RotationLayer> layers;
+};
+
+/// Reads a whole file. Throws Error where it is no kvlab.rotation/1 file, shapes do not fit or a rotation is not
+/// orthogonal to 1e-3.
+RotationFile read_rotation_file(const std::filesystem::path& path);
+
+/// Writes in one step: a temporary file in the same folder, then a rename.
+void write_rotation_file(const std::filesystem::path& path, const RotationFile& file);
+
+}  // namespace kvlab::calibrate

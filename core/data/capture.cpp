@@ -1,0 +1,114 @@
+#include "data/capture.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/capture_rows.h"
+
+namespace kvlab::data {
+namespace {
+
+at::ScalarType scalar_type(DType type) {
+  switch (type) {
+    case DType::fp32:
+      return at::kFloat;
+    case DType::fp16:
+      return at::kHalf;
+    case DType::bf16:
+      return at::kBFloat16;
+  }
+  return at::kFloat;
+}
+
+/// What one call of load_capture reads from.
+struct Source {
+  h5::File file;
+  std::string group;
+  bool allow_nonfinite;
+  std::vector<std::string>* warnings;
+
+  void report(const std::string& dataset, const Nonfinite& found) const {
+    if (found.count == 0) return;
+    const std::string what =
+        fmt::format("{}: {} holds {} {} NaN or Inf, the first at [{}]", file.path().string(),
+                    dataset, found.count, found.count == 1 ? "value that is" : "values that are",
+                    fmt::join(found.first, ", "));
+    if (!allow_nonfinite) {
+      throw Error(what + ", expected finite values; allow_nonfinite: true uses them as they are");
+    }
+    warnings->push_back(what);
+  }
+
+  /// Rows of [B, H, N, d]; empty `rows` means all.
+  at::Tensor read(const std::string& name, DType type, const std::vector<int64_t>& rows) const {
+    const std::string dataset = group + name;
+    std::vector<int64_t> shape = file.info(dataset).shape;
+    if (!rows.empty()) shape[2] = static_cast<int64_t>(rows.size());
+    at::Tensor tensor = at::empty(shape, scalar_type(type));
+    report(dataset, read_rows(file, dataset, type, rows, tensor.mutable_data_ptr()));
+    return tensor;
+  }
+
+  at::Tensor read_w_o() const {
+    const std::string dataset = group + "/w_o";
+    if (!file.exists(dataset)) return {};
+    const std::vector<int64_t> shape = file.info(dataset).shape;
+    const DType type = stored_type(file, dataset);
+    at::Tensor tensor = at::empty(shape, scalar_type(type));
+    file.read_slice_raw(dataset, {0, 0}, shape, tensor.mutable_data_ptr());
+    tensor = tensor.to(at::kFloat);
+    const at::Tensor wrong = at::isfinite(tensor).logical_not().nonzero();
+    Nonfinite found{wrong.size(0), {}};
+    if (found.count > 0) {
+      found.first = {wrong[0][0].item<int64_t>(), wrong[0][1].item<int64_t>()};
+    }
+    report(dataset, found);
+    return tensor;
+  }
+};
+
+/// Indices of the stored queries to use; empty means all.
+std::vector<int64_t> choose_probes(const Source& source, const CaptureInfo& info,
+                                   const ProbeChoice& probes) {
+  const std::vector<int64_t> asked = probe_positions(info.tokens, probes);
+  std::vector<int64_t> rows = indices_of(asked, info.positions);
+  if (rows.empty()) {
+    source.warnings->push_back(fmt::format(
+        "{}: /positions lacks some of the {} {} probes asked for, so all {} stored ones are used",
+        source.file.path().string(), asked.size(), probes.placement, info.positions.size()));
+  }
+  if (rows.size() == info.positions.size()) rows.clear();
+  return rows;
+}
+
+}  // namespace
+
+Sample load_capture(const std::filesystem::path& path, int64_t layer, const ProbeChoice& probes,
+                    bool allow_nonfinite, std::vector<std::string>* warnings) {
+  const Source source{h5::File::open(path), "/" + layer_group(layer), allow_nonfinite, warnings};
+  const CaptureInfo info = read_capture_info(source.file);
+  if (!std::binary_search(info.layers.begin(), info.layers.end(), layer)) {
+    throw Error(fmt::format("{}: holds no layer {}, expected one of {}", path.string(), layer,
+                            fmt::join(info.layers, ", ")));
+  }
+  const std::vector<int64_t> rows = choose_probes(source, info, probes);
+  std::vector<int64_t> positions = info.positions;
+  if (!rows.empty()) {
+    positions.clear();
+    for (const int64_t row : rows) positions.push_back(info.positions[static_cast<size_t>(row)]);
+  }
+  Sample sample;
+  sample.k = source.read("/k", info.dtype, {});
+  sample.v = source.read("/v", info.dtype, {});
+  sample.q = source.read("/q", info.dtype, rows);
+  sample.w_o = source.read_w_o();
+  sample.positions = at::tensor(positions, at::kLong);
+  sample.dtype = info.dtype;
+  sample.layer = layer;
+  return sample;
+}
+
+}  // namespace kvlab::data

@@ -1,0 +1,227 @@
+#include "data/capture_info.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "data/file_hash.h"
+
+namespace kvlab::data {
+namespace {
+
+constexpr std::string_view kSchema = "kvlab.capture/1";
+constexpr std::string_view kFamily = "kvlab.capture/";
+constexpr std::string_view kLayerPrefix = "layer_";
+
+using Shape = std::vector<int64_t>;
+
+template <class... Args>
+[[noreturn]] void fail(const h5::File& file, const std::string& object,
+                       fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(fmt::format("{}: {} {}", file.path().string(), object,
+                          fmt::format(text, std::forward<Args>(args)...)));
+}
+
+std::string text_of(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+void check_schema(const h5::File& file) {
+  if (!file.has_attribute("/", "schema")) {
+    fail(file, "/", "has no attribute 'schema', expected '{}': not a capture", kSchema);
+  }
+  const auto schema = file.attribute<std::string>("/", "schema");
+  if (schema == kSchema) return;
+  if (schema.starts_with(kFamily)) {
+    fail(file, "/", "has schema '{}', this program reads version '{}' only", schema, kSchema);
+  }
+  fail(file, "/", "has schema '{}', expected '{}'", schema, kSchema);
+}
+
+int64_t positive_attribute(const h5::File& file, const std::string& name) {
+  if (!file.has_attribute("/", name)) {
+    fail(file, "/", "has no attribute '{}', expected a positive integer", name);
+  }
+  const auto value = file.attribute<int64_t>("/", name);
+  if (value < 1) fail(file, "/", "has {} = {}, expected a positive integer", name, value);
+  return value;
+}
+
+void check_rope(const h5::File& file) {
+  if (!file.has_attribute("/", "rope")) fail(file, "/", "has no attribute 'rope', expected 'post'");
+  const auto rope = file.attribute<std::string>("/", "rope");
+  if (rope != "post") {
+    fail(file, "/", "has rope = '{}', expected 'post': q and k must be stored after RoPE", rope);
+  }
+}
+
+/// Shape of an integer dataset of the given rank, none of whose sizes is 0.
+Shape integer_shape(const h5::File& file, const std::string& dataset, size_t rank,
+                    std::string_view form) {
+  if (!file.exists(dataset)) fail(file, dataset, "is missing, expected int32 {}", form);
+  const h5::Info info = file.info(dataset);
+  using Kind = h5::Element::Kind;
+  if (info.element.kind != Kind::integer && info.element.kind != Kind::unsigned_integer) {
+    fail(file, dataset, "holds {}, expected int32 {}", info.element.name(), form);
+  }
+  if (info.shape.size() != rank) {
+    fail(file, dataset, "has {} dimensions, expected {}: {}", info.shape.size(), rank, form);
+  }
+  if (info.count() == 0) {
+    fail(file, dataset, "has shape {}, expected at least one entry", text_of(info.shape));
+  }
+  return info.shape;
+}
+
+std::vector<int64_t> read_positions(const h5::File& file, int64_t tokens) {
+  const std::string name = "/positions";
+  integer_shape(file, name, 1, "[P]");
+  std::vector<int64_t> positions = file.read<int64_t>(name);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (positions[i] < 0 || positions[i] >= tokens) {
+      fail(file, name, "has {} at index {}, expected 0 to {} (T − 1 of /tokens)", positions[i], i,
+           tokens - 1);
+    }
+    if (i > 0 && positions[i] <= positions[i - 1]) {
+      fail(file, name, "has {} after {} at index {}, expected ascending positions", positions[i],
+           positions[i - 1], i);
+    }
+  }
+  return positions;
+}
+
+void check_shape(const h5::File& file, const std::string& dataset, const Shape& expected,
+                 std::string_view form) {
+  if (!file.exists(dataset)) fail(file, dataset, "is missing, expected {}", form);
+  const Shape found = file.info(dataset).shape;
+  if (found.size() != expected.size()) {
+    fail(file, dataset, "has {} dimensions, expected {}: {} = {}", found.size(), expected.size(),
+         form, text_of(expected));
+  }
+  if (found != expected) {
+    fail(file, dataset, "has shape {}, expected {} = {}, as the attributes, /tokens and /positions say",
+         text_of(found), form, text_of(expected));
+  }
+}
+
+/// True where the layer holds W_O.
+bool check_w_o(const h5::File& file, const std::string& dataset, const CaptureInfo& info) {
+  if (!file.exists(dataset)) return false;
+  const Shape shape = file.info(dataset).shape;
+  const int64_t columns = info.q_heads * info.head_dim;
+  if (shape.size() != 2) {
+    fail(file, dataset, "has {} dimensions, expected 2: [D, Hq·d]", shape.size());
+  }
+  if (shape[0] < 1 || shape[1] != columns) {
+    fail(file, dataset, "has shape {}, expected [D, Hq·d] with Hq·d = {}", text_of(shape), columns);
+  }
+  stored_type(file, dataset);
+  return true;
+}
+
+std::optional<int64_t> layer_number(std::string_view group) {
+  group.remove_prefix(kLayerPrefix.size());
+  int64_t number = 0;
+  const auto [end, code] = std::from_chars(group.begin(), group.end(), number);
+  if (code != std::errc() || end != group.end() || number < 0) return std::nullopt;
+  return number;
+}
+
+std::vector<int64_t> find_layers(const h5::File& file) {
+  std::vector<int64_t> layers;
+  for (const std::string& name : file.children("/")) {
+    if (!name.starts_with(kLayerPrefix)) continue;
+    const std::string group = "/" + name;
+    const auto number = layer_number(name);
+    if (!number || layer_group(*number) != name || !file.is_group(group)) {
+      fail(file, group, "is not a layer, expected a group named {}NNN", kLayerPrefix);
+    }
+    const auto layer = file.has_attribute(group, "layer")
+                           ? file.attribute<int64_t>(group, "layer")
+                           : *number;
+    if (layer != *number) {
+      fail(file, group, "has attribute layer = {}, expected {}", layer, *number);
+    }
+    layers.push_back(*number);
+  }
+  if (layers.empty()) fail(file, "/", "holds no layer, expected groups named {}NNN", kLayerPrefix);
+  std::sort(layers.begin(), layers.end());
+  return layers;
+}
+
+void check_layer(const h5::File& file, const std::string& group, CaptureInfo* info) {
+  const Shape side = {info->batch, info->kv_heads, info->tokens, info->head_dim};
+  check_shape(file, group + "/q", {info->batch, info->q_heads, info->probes, info->head_dim},
+              "[B, Hq, P, d]");
+  check_shape(file, group + "/k", side, "[B, Hkv, T, d]");
+  check_shape(file, group + "/v", side, "[B, Hkv, T, d]");
+  const bool first = group == "/" + layer_group(info->layers.front());
+  if (first) info->dtype = stored_type(file, group + "/k");
+  for (const char* name : {"/q", "/k", "/v"}) {
+    const DType type = stored_type(file, group + name);
+    if (type != info->dtype) {
+      fail(file, group + name, "holds {}, expected {} as /{}/k", name_of(type),
+           name_of(info->dtype), layer_group(info->layers.front()));
+    }
+  }
+  info->has_w_o = check_w_o(file, group + "/w_o", *info) && (first || info->has_w_o);
+}
+
+}  // namespace
+
+std::string layer_group(int64_t layer) { return fmt::format("{}{:03}", kLayerPrefix, layer); }
+
+DType stored_type(const h5::File& file, const std::string& dataset) {
+  const h5::Element element = file.info(dataset).element;
+  using Kind = h5::Element::Kind;
+  if (element == h5::Element{Kind::real, 4}) return DType::fp32;
+  if (element == h5::Element{Kind::real, 2}) return DType::fp16;
+  if (element != h5::Element{Kind::unsigned_integer, 2}) {
+    fail(file, dataset, "holds {}, expected float32, float16, or uint16 with dtype = 'bfloat16'",
+         element.name());
+  }
+  if (!file.has_attribute(dataset, "dtype")) {
+    fail(file, dataset, "holds uint16 without the attribute dtype, expected dtype = 'bfloat16'");
+  }
+  const auto dtype = file.attribute<std::string>(dataset, "dtype");
+  if (dtype != "bfloat16") {
+    fail(file, dataset, "has dtype = '{}', expected 'bfloat16' on uint16", dtype);
+  }
+  return DType::bf16;
+}
+
+CaptureInfo read_capture_info(const h5::File& file) {
+  check_schema(file);
+  CaptureInfo info;
+  info.model = file.attribute_or<std::string>("/", "model", "");
+  info.text_sha256 = file.attribute_or<std::string>("/", "text_sha256", "");
+  info.created_by = file.attribute_or<std::string>("/", "created_by", "");
+  info.q_heads = positive_attribute(file, "n_q_heads");
+  info.kv_heads = positive_attribute(file, "n_kv_heads");
+  info.head_dim = positive_attribute(file, "head_dim");
+  if (info.q_heads % info.kv_heads != 0) {
+    fail(file, "/", "has n_q_heads = {}, expected a multiple of n_kv_heads = {}", info.q_heads,
+         info.kv_heads);
+  }
+  check_rope(file);
+  const Shape tokens = integer_shape(file, "/tokens", 2, "[B, T]");
+  info.batch = tokens[0];
+  info.tokens = tokens[1];
+  info.token_ids = file.read<int32_t>("/tokens");
+  info.positions = read_positions(file, info.tokens);
+  info.probes = static_cast<int64_t>(info.positions.size());
+  info.layers = find_layers(file);
+  for (const int64_t layer : info.layers) check_layer(file, "/" + layer_group(layer), &info);
+  return info;
+}
+
+CaptureInfo describe_capture(const std::filesystem::path& path) {
+  CaptureInfo info = read_capture_info(h5::File::open(path));
+  info.content = cached_sha256(path);
+  return info;
+}
+
+}  // namespace kvlab::data

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/h5.h"
+#include "data/description.h"
+
+namespace kvlab::data {
+
+/// What a kvlab.capture/1 file (contract section 6) says of itself.
+struct CaptureInfo : Description {
+  std::vector<int64_t> positions;  // of the stored queries, ascending
+  std::string model;               // this and the next two: empty where the file does not say
+  std::string text_sha256;
+  std::string created_by;
+};
+
+/// Reads and checks everything but the tensors' elements: schema, attributes, tokens, positions, and shape and type of
+/// every layer's datasets; all layers hold one type. `content` is the SHA-256 of the file's bytes.
+/// Throws Error in one sentence that names the file and the object, what was expected and what was found.
+CaptureInfo describe_capture(const std::filesystem::path& path);
+
+/// The same from an open file, without `content`.
+CaptureInfo read_capture_info(const h5::File& file);
+
+/// "layer_010" for 10.
+std::string layer_group(int64_t layer);
+
+/// Storage type of a capture's dataset: float32, float16, or uint16 with the attribute dtype = "bfloat16".
+/// Throws Error for anything else.
+DType stored_type(const h5::File& file, const std::string& dataset);
+
+}  // namespace kvlab::data

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace kvlab::data {
+
+/// What is known of a source of samples without loading its tensors.
+struct Description {
+  int64_t batch = 1;
+  int64_t kv_heads = 0;
+  int64_t q_heads = 0;
+  int64_t tokens = 0;
+  int64_t head_dim = 0;
+  int64_t probes = 0;  // query positions that a choice gets; for a capture all it holds
+  DType dtype = DType::fp32;
+  bool has_w_o = false;
+  bool uses_seed = false;
+  std::vector<int64_t> layers;
+  std::string content;             // identity: SHA-256, 64 hex digits
+  std::vector<int32_t> token_ids;  // captures: all of /tokens
+};
+
+}  // namespace kvlab::data

@@ -1,0 +1,93 @@
+#include "data/synthetic.h"
+
+#include <vector>
+
+#include "data/content.h"
+#include "data/synthetic_params.h"
+#include "data/synthetic_rows.h"
+#include "data/synthetic_spec.h"
+
+namespace kvlab::data {
+namespace {
+
+
+/// A new [batch, heads, tokens, d] tensor; row(b, h, t, out) writes one row. Rounded to float, then to T, half to even.
+template <class T, class Row>
+at::Tensor filled(std::vector<int64_t> shape, const Row& row) {
+  at::Tensor tensor = at::empty(shape, at::dtype(c10::CppTypeToScalarType<T>::value));
+  T* out = tensor.mutable_data_ptr<T>();
+  std::vector<double> numbers(static_cast<size_t>(shape[3]));
+  for (int64_t b = 0; b < shape[0]; ++b) {
+    for (int64_t h = 0; h < shape[1]; ++h) {
+      for (int64_t t = 0; t < shape[2]; ++t) {
+        row(b, h, t, numbers.data());
+        for (const double number : numbers) *out++ = static_cast<T>(static_cast<float>(number));
+      }
+    }
+  }
+  return tensor;
+}
+
+template <class Row>
+at::Tensor filled(DType type, std::vector<int64_t> shape, const Row& row) {
+  switch (type) {
+    case DType::fp16:
+      return filled<c10::Half>(std::move(shape), row);
+    case DType::bf16:
+      return filled<c10::BFloat16>(std::move(shape), row);
+    case DType::fp32:
+      break;
+  }
+  return filled<float>(std::move(shape), row);
+}
+
+}  // namespace
+
+Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& probes) {
+  const SyntheticSpec spec = read_spec(params);
+  const std::vector<int64_t> positions = probe_positions(spec.tokens, probes);
+  const int64_t count = static_cast<int64_t>(positions.size());
+  SyntheticRows rows(spec, seed);
+
+  Sample sample;
+  sample.dtype = spec.dtype;
+  sample.positions = at::tensor(positions, at::kLong);
+  const std::vector<int64_t> shape = {spec.batch, spec.kv_heads, spec.tokens, spec.head_dim};
+  sample.k = filled(spec.dtype, shape, [&](int64_t b, int64_t h, int64_t t, double* out) {
+    rows.key(b, h, t, out);
+  });
+  sample.v = filled(spec.dtype, shape, [&](int64_t b, int64_t h, int64_t t, double* out) {
+    rows.value(b, h, t, out);
+  });
+  sample.q = filled(spec.dtype, {spec.batch, spec.q_heads, count, spec.head_dim},
+                    [&](int64_t b, int64_t h, int64_t i, double* out) {
+                      rows.query(b, h, positions[static_cast<size_t>(i)], out);
+                    });
+  if (spec.hidden > 0) {
+    sample.w_o = filled<float>({1, spec.hidden, spec.q_heads, spec.head_dim},
+                               [&](int64_t, int64_t row, int64_t h, double* out) {
+                                 rows.w_o(row, h, out);
+                               })
+                     .view({spec.hidden, spec.q_heads * spec.head_dim});
+  }
+  return sample;
+}
+
+Description describe_synthetic(const Settings& params, const ProbeChoice& probes) {
+  const SyntheticSpec spec = read_spec(params);
+  Description result;
+  result.batch = spec.batch;
+  result.kv_heads = spec.kv_heads;
+  result.q_heads = spec.q_heads;
+  result.tokens = spec.tokens;
+  result.head_dim = spec.head_dim;
+  result.probes = static_cast<int64_t>(probe_positions(spec.tokens, probes).size());
+  result.dtype = spec.dtype;
+  result.has_w_o = spec.hidden > 0;
+  result.uses_seed = synthetic_uses_seed(params);
+  result.layers = {0};
+  result.content = synthetic_content(params);
+  return result;
+}
+
+}  // namespace kvlab::data

@@ -1,0 +1,133 @@
+// What a recipe comes to on data of a given head size: its canonical form, what it cannot do, what a reader must know.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "method/recipe.h"
+#include "method/schema.h"
+#include "quant/parts.h"
+
+namespace kvlab::method {
+namespace {
+
+bool is_passthrough(const Settings& side) { return quant::is_passthrough(below(side, "codec.")); }
+
+bool is_per_token(const Settings& side) {
+  return !is_passthrough(side) && get_text(side, "codec.axis") == "token";
+}
+
+/// Whether the quantizer inside a learned side's loss has groups along the channels.
+bool learns_per_token(const Recipe& recipe) {
+  return is_learned(recipe) &&
+         (is_per_token(recipe.side("key")) || is_per_token(recipe.side("value")));
+}
+
+/// The value that takes effect.
+nlohmann::json effective(const Recipe& recipe, const std::string& key, int64_t head_dim) {
+  const nlohmann::json& value = recipe.settings.at(key);
+  if (key == "window.flush") return effective_flush(recipe);
+  if (key == "calibrate.group" && learns_per_token(recipe)) {
+    return std::min(value.get<int64_t>(), head_dim);
+  }
+  for (const std::string& name : kSides) {
+    const Settings codec = below(recipe.settings, name + ".codec.");
+    if (key == name + ".codec.group") return quant::effective_group(codec, head_dim);
+    if (key == name + ".codec.clip" && !quant::clip_ratio(codec)) return "none";
+  }
+  return value;
+}
+
+void insert_nested(nlohmann::json& map, const std::string& key, nlohmann::json value) {
+  const size_t dot = key.find('.');
+  if (dot == std::string::npos) {
+    map[key] = std::move(value);
+  } else {
+    insert_nested(map[key.substr(0, dot)], key.substr(dot + 1), std::move(value));
+  }
+}
+
+std::optional<std::string> refused_window(const Recipe& recipe) {
+  const std::string flush = effective_flush(recipe);
+  if (flush != "full" && flush != "kivi") return std::nullopt;
+  const int64_t recent = get_int(recipe.settings, "window.recent");
+  const int64_t group = flush_group(recipe);
+  if (recent % group != 0) {
+    return fmt::format(
+        "window.recent {} is no multiple of the group of {} tokens, as window.flush {} needs",
+        recent, group, flush);
+  }
+  const Settings value = recipe.side("value");
+  if (flush == "kivi" && !is_passthrough(value) && !is_per_token(value)) {
+    return "window.flush kivi needs values on axis token or passthrough, not axis channel";
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+nlohmann::json canonical(const Recipe& recipe, int64_t head_dim) {
+  nlohmann::json result = {{"key", nlohmann::json::object()},
+                           {"value", nlohmann::json::object()},
+                           {"window", nlohmann::json::object()}};
+  for (const auto& [key, value] : recipe.settings) {
+    if (is_used(recipe, key)) insert_nested(result, key, effective(recipe, key, head_dim));
+  }
+  return result;
+}
+
+std::optional<std::string> unsupported(const Recipe& recipe, int64_t head_dim) {
+  for (const std::string& name : kSides) {
+    const Settings side = recipe.side(name);
+    if (is_passthrough(side)) continue;
+    for (const std::string& family : kFamilies) {
+      const Part& part = selected(side, family);
+      if (!part.refuse) continue;
+      if (auto reason = part.refuse(side, head_dim)) return name + ": " + *reason;
+    }
+  }
+  if (learns_per_token(recipe)) {
+    const int64_t group = std::min(get_int(recipe.settings, "calibrate.group"), head_dim);
+    if (head_dim % group != 0) {
+      return fmt::format("calibrate: a group of {} channels does not divide the head dimension {}",
+                         group, head_dim);
+    }
+  }
+  return refused_window(recipe);
+}
+
+std::vector<std::string> notes(const Recipe& recipe, int64_t head_dim) {
+  std::vector<std::string> result;
+  for (const std::string& name : kSides) {
+    const Settings side = recipe.side(name);
+    if (is_per_token(side) && get_int(side, "codec.group") > head_dim) {
+      result.push_back(fmt::format("{}: the per-token group {} became the head dimension {}", name,
+                                   get_int(side, "codec.group"), head_dim));
+    }
+    for (const Param& param : side_params()) {
+      // A default that changes nothing surprises nobody; a choice that changes nothing does.
+      if (side.at(param.key) == param.fallback) continue;
+      const std::string key = name + "." + param.key;
+      if (auto reason = no_effect(recipe, key, head_dim)) result.push_back(key + ": " + *reason);
+    }
+  }
+  const std::string flush = get_text(recipe.settings, "window.flush");
+  if (is_used(recipe, "window.flush") && flush != effective_flush(recipe)) {
+    result.push_back(fmt::format("window.flush {} is block here ({})", flush,
+                                 flush == "ring" ? "a side is per channel" : "window.recent is 0"));
+  }
+  return result;
+}
+
+std::optional<std::string> no_effect(const Recipe& recipe, const std::string& key,
+                                     int64_t head_dim) {
+  if (!is_used(recipe, key)) return std::nullopt;
+  for (const std::string& name : kSides) {
+    if (!key.starts_with(name + ".")) continue;
+    const Settings side = recipe.side(name);
+    const Param* param = declared(side, key.substr(name.size() + 1));
+    if (param != nullptr && param->no_effect) return param->no_effect(side, head_dim);
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvlab::method

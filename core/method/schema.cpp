@@ -1,0 +1,163 @@
+#include "method/schema.h"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "quant/parts.h"
+#include "transform/parts.h"
+
+namespace kvlab::method {
+namespace {
+
+const std::string kCodecPrefix = "codec.";
+
+const std::vector<Part>& parts_of(const std::string& family) {
+  return family == "codec" ? quant::codec_parts() : transform::transform_parts();
+}
+
+std::string choice_key(const std::string& family) {
+  return family == "codec" ? "codec.kind" : family;
+}
+
+std::string key_of(const std::string& family, const Param& param) {
+  return family == "codec" ? kCodecPrefix + param.key : param.key;
+}
+
+Param choice_of(const std::string& family) {
+  Param choice{.key = choice_key(family), .fallback = nullptr};
+  for (const Part& part : parts_of(family)) {
+    if (part.family != family) continue;
+    if (choice.fallback.is_null()) choice.fallback = part.name;
+    choice.choices.push_back(part.name + ":" == kFilePrefix ? kFilePrefix + "PATH" : part.name);
+    choice.help += (choice.help.empty() ? "" : "; ") + part.name + ": " + part.help;
+  }
+  return choice;
+}
+
+std::vector<Param> compose_side() {
+  std::vector<Param> params;
+  for (const std::string& family : kFamilies) {
+    params.push_back(choice_of(family));
+    for (const Part& part : parts_of(family)) {
+      if (part.family != family) continue;
+      for (Param param : part.params) {
+        param.key = key_of(family, param);
+        const bool known = std::any_of(params.begin(), params.end(),
+                                       [&](const Param& other) { return other.key == param.key; });
+        if (!known) params.push_back(std::move(param));
+      }
+    }
+  }
+  return params;
+}
+
+const Param* find_in(const std::vector<Param>& params, const std::string& key) {
+  const auto found = std::find_if(params.begin(), params.end(),
+                                  [&](const Param& param) { return param.key == key; });
+  return found == params.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+const std::vector<Param>& side_params() {
+  static const std::vector<Param> params = compose_side();
+  return params;
+}
+
+const std::vector<Param>& window_params() {
+  using Type = Param::Type;
+  constexpr double kMostTokens = 1 << 24;
+  static const std::vector<Param> params = {
+      {.key = "sink", .type = Type::integer, .fallback = 0, .least = 0, .most = kMostTokens,
+       .help = "first tokens that stay in full precision"},
+      {.key = "recent", .type = Type::integer, .fallback = 0, .least = 0, .most = kMostTokens,
+       .help = "R, latest tokens that stay in full precision"},
+      {.key = "flush", .fallback = "block", .choices = {"block", "full", "kivi", "ring"},
+       .help = "when tokens leave the window (contract section 4.3)"},
+  };
+  return params;
+}
+
+const std::vector<Param>& calibrate_params() {
+  using Type = Param::Type;
+  constexpr double kMany = 1 << 20;
+  static const std::vector<Param> params = {
+      {.key = "tokens", .type = Type::integer, .fallback = 1024, .least = 1, .most = 4096,
+       .help = "tokens of the calibration set that learning uses"},
+      {.key = "steps", .type = Type::integer, .fallback = 80, .least = 0, .most = kMany,
+       .help = "steps of Adam, each over the whole batch"},
+      {.key = "lr", .type = Type::real, .fallback = 0.02, .least = 0, .most = 10,
+       .help = "learning rate"},
+      {.key = "lambda", .type = Type::real, .fallback = 1.0, .least = 0,
+       .help = "weight of the output error beside the KL divergence of the weights"},
+      {.key = "margin", .type = Type::real, .fallback = 0.0, .least = 0, .most = 1,
+       .help = "share of the held-out loss that a head must win to leave its base rotation"},
+      {.key = "check_every", .type = Type::integer, .fallback = 20, .least = 1, .most = kMany,
+       .help = "steps between looks at the held-out loss"},
+      {.key = "queries", .type = Type::integer, .fallback = 64, .least = 1, .most = kMany,
+       .help = "query positions of the loss, the last ones of a sequence"},
+      {.key = "group", .type = Type::integer, .fallback = 128, .least = 1, .most = kMany,
+       .help = "group of the quantizer inside the loss"},
+      {.key = "clip_key", .type = Type::optional_real, .fallback = 0.96, .least = 0,
+       .help = "clip ratio for keys inside the loss"},
+      {.key = "clip_value", .type = Type::optional_real, .fallback = 0.92, .least = 0,
+       .help = "clip ratio for values inside the loss"},
+      {.key = "sink", .type = Type::integer, .fallback = 64, .least = 0, .most = kMany,
+       .help = "first tokens that the loss keeps in full precision"},
+      {.key = "recent", .type = Type::integer, .fallback = 256, .least = 0, .most = kMany,
+       .help = "latest tokens that the loss keeps in full precision"},
+  };
+  return params;
+}
+
+const Param* find_param(const std::string& key) {
+  const size_t dot = key.find('.');
+  if (dot == std::string::npos) return nullptr;
+  const std::string owner = key.substr(0, dot);
+  const std::string rest = key.substr(dot + 1);
+  if (owner == "window") return find_in(window_params(), rest);
+  if (owner == "calibrate") return find_in(calibrate_params(), rest);
+  if (owner == "key" || owner == "value") return find_in(side_params(), rest);
+  return nullptr;
+}
+
+const Part& selected(const Settings& side, const std::string& family) {
+  std::string name = get_text(side, choice_key(family));
+  if (name.starts_with(kFilePrefix)) name.resize(kFilePrefix.size() - 1);
+  for (const Part& part : parts_of(family)) {
+    if (part.family == family && part.name == name) return part;
+  }
+  throw std::logic_error("no part '" + name + "' in family '" + family + "'");
+}
+
+const Param* declared(const Settings& side, const std::string& key) {
+  for (const std::string& family : kFamilies) {
+    for (const Param& param : selected(side, family).params) {
+      if (key_of(family, param) == key) return &param;
+    }
+  }
+  return nullptr;
+}
+
+bool is_used_in(const Settings& side, const std::string& key) {
+  const Settings codec = below(side, kCodecPrefix);
+  if (key == "codec.kind") return true;
+  if (quant::is_passthrough(codec)) return false;
+  if (std::find(kFamilies.begin(), kFamilies.end(), key) != kFamilies.end()) return true;
+  const Param* param = declared(side, key);
+  if (param == nullptr) return false;
+  return !param->used || param->used(key.starts_with(kCodecPrefix) ? codec : side);
+}
+
+Settings default_settings() {
+  Settings settings;
+  for (const Param& param : side_params()) {
+    for (const std::string& side : kSides) settings[side + "." + param.key] = param.fallback;
+  }
+  for (const Param& param : window_params()) settings["window." + param.key] = param.fallback;
+  for (const Param& param : calibrate_params()) settings["calibrate." + param.key] = param.fallback;
+  return settings;
+}
+
+}  // namespace kvlab::method

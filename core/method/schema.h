@@ -1,0 +1,45 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "base/part.h"
+
+/// Every key that a recipe may have, composed from the parts that are registered.
+namespace kvlab::method {
+
+/// The families that each side selects one part of, in the order of the arithmetic.
+inline const std::array<std::string, 4> kFamilies = {"center", "rotate", "token_scale", "codec"};
+
+inline const std::array<std::string, 2> kSides = {"key", "value"};
+
+/// How a rotation from a file is written: `rotate: file:PATH`.
+inline const std::string kFilePrefix = "file:";
+
+/// Keys of a side ("rotate", "codec.bits"), the choices of the families among them. Where several parts share a
+/// parameter it stands once.
+const std::vector<Param>& side_params();
+
+/// "window.sink", "window.recent", "window.flush", without the prefix.
+const std::vector<Param>& window_params();
+
+/// Keys of a learned part's own calibration, without the prefix.
+const std::vector<Param>& calibrate_params();
+
+/// The parameter behind a whole key ("key.codec.bits", "window.recent"), or nullptr.
+const Param* find_param(const std::string& key);
+
+/// The part that a side (all keys filled) selects in a family.
+const Part& selected(const Settings& side, const std::string& family);
+
+/// The parameter of that name as the selected parts declare it, or nullptr where none of them has it.
+const Param* declared(const Settings& side, const std::string& key);
+
+/// Whether a key of a side means anything beside the side's other settings.
+bool is_used_in(const Settings& side, const std::string& key);
+
+/// The settings of a recipe in which nothing was chosen.
+Settings default_settings();
+
+}  // namespace kvlab::method

@@ -1,0 +1,34 @@
+#pragma once
+
+#include "attention/reference.h"
+#include "metrics/measured.h"
+
+namespace kvlab::metrics {
+
+/// Sums up logit_mse, attn_*, out_* per query head and wo_* over all of them. Sequences are pooled.
+class AttentionErrors {
+ public:
+  /// w_o: [D, Hq·d], undefined where there is none.
+  AttentionErrors(int64_t sequences, int64_t q_heads, at::Tensor w_o);
+
+  void add(int64_t sequence, int64_t q_head, const attention::Exact& exact, const attention::Read& read);
+
+  Arrays finish() const;
+
+  /// Squared error and squared norm of the output by probe, [B, Hq, P] each: "out_se", "out_ss".
+  Arrays by_probe() const;
+
+ private:
+  int64_t q_heads_;
+  at::Tensor w_o_;
+  // Each [Hq] float64, sums over sequences (and probes).
+  at::Tensor probes_, logit_, kl_, top1_, cosine_;
+  at::Tensor error_, key_, value_, norm_;
+  // Outputs and the two error vectors of each sequence and query head.
+  struct Vectors {
+    at::Tensor output, key_error, value_error;  // [P, d]
+  };
+  std::vector<std::vector<Vectors>> vectors_;
+};
+
+}  // namespace kvlab::metrics

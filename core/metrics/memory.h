@@ -1,0 +1,24 @@
+#pragma once
+
+#include "cache/windows.h"
+#include "metrics/measured.h"
+
+namespace kvlab::metrics {
+
+/// Sizes of one side's buffers, summed over its heads and sequences.
+struct SideBytes {
+  bool quantized = false;
+  int64_t token_elements = 0;  // B·Hkv·d: elements one token adds
+  int64_t row_tokens = 1;      // tokens of one row of the params buffers
+  int64_t code_row = 0;        // bytes a token's codes take
+  int64_t param_row = 0;       // bytes of one row of params
+  int64_t scale_row = 0;       // bytes a token's scales take
+  int64_t captured_row = 0;    // bytes of a token in full precision
+  int64_t center = 0;          // bytes of the centre, once a layer
+  int64_t rotation = 0;        // bytes of rotations and codebooks
+};
+
+/// bits_per_element, bits_at_*, bits_per_element_hist, bytes_* and rotation_bytes of a cache of `tokens` tokens.
+Arrays memory(const SideBytes& key, const SideBytes& value, const cache::Windows& windows, int64_t tokens);
+
+}  // namespace kvlab::metrics

@@ -1,0 +1,105 @@
+#include "run/cell.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <new>
+
+#include "base/code_version.h"
+#include "base/error.h"
+#include "metrics/evaluate.h"
+
+namespace kvlab::run {
+namespace {
+
+store::Array array_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kDouble).contiguous();
+  return {flat.sizes().vec(),
+          {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()}};
+}
+
+void keep_tensors(const calibrate::PreparedSide& side, const std::string& name, store::CellResult& result) {
+  if (side.stored_rotation.defined()) result.rotation[name] = array_of(side.stored_rotation);
+  if (side.transform.center().defined()) result.center[name] = array_of(side.transform.center());
+}
+
+void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationStore& calibrations,
+             const calibrate::Progress& progress, store::CellResult& result) {
+  const Samples::Loaded loaded = samples.get(cell);
+  result.warnings.insert(result.warnings.end(), loaded.warnings.begin(), loaded.warnings.end());
+  const data::Sample& sample = loaded.context->sample();
+  result.tokens_total = sample.tokens();
+
+  std::optional<calibrate::CalibrationSample> calibration;
+  if (!cell.calibration.empty()) {
+    calibration = {.load = [&] { return samples.calibration(cell); },
+                   .content = cell.config["calibration"]["sha256"].get<std::string>()};
+  }
+  const calibrate::Prepared prepared =
+      calibrate::prepare(cell.recipe, sample.kv_heads(), sample.head_dim(), cell.layer, cell.seed, calibration,
+                         calibrations, progress);
+  result.warnings.insert(result.warnings.end(), prepared.notes.begin(), prepared.notes.end());
+
+  const metrics::Measured measured =
+      metrics::evaluate(*loaded.context, prepared, cell.recipe, {cell.measure.begin(), cell.measure.end()});
+  for (const auto& [name, tensor] : measured.metrics) {
+    result.metrics[name] = array_of(tensor);
+    result.scalars[name] = metrics::scalar_of(name, tensor);
+  }
+  for (const auto& [name, tensor] : measured.tokens) result.tokens[name] = array_of(tensor);
+  for (const auto& [name, values] : prepared.records) {
+    result.samples[name] = {{static_cast<int64_t>(values.size())}, values};
+  }
+  keep_tensors(prepared.key, "key", result);
+  keep_tensors(prepared.value, "value", result);
+  std::copy_n(measured.hist_key, 2, result.hist_key);
+  std::copy_n(measured.hist_value, 2, result.hist_value);
+}
+
+}  // namespace
+
+std::string timestamp() {
+  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
+}
+
+store::CellResult not_run(const config::Cell& cell, const std::string& status, const std::string& reason) {
+  store::CellResult result;
+  result.id = cell.id;
+  result.config = cell.config.dump();
+  result.status = status;
+  result.reason = reason;
+  result.started = timestamp();
+  result.code_version = code_version();
+  result.warnings = cell.warnings;
+  return result;
+}
+
+store::CellResult compute(const config::Cell& cell, Samples& samples, calibrate::CalibrationStore& calibrations,
+                          const calibrate::Progress& progress) {
+  store::CellResult result = not_run(cell, "complete", "");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto fail = [&](const char* status, const std::string& reason) {
+    result.status = status;
+    result.reason = reason;
+    result.metrics.clear();
+    result.scalars.clear();
+    result.tokens.clear();
+  };
+  try {
+    measure(cell, samples, calibrations, progress, result);
+  } catch (const Unsupported& error) {
+    fail("unsupported", error.what());
+  } catch (const std::bad_alloc&) {
+    fail("failed", "out of memory");
+  } catch (const c10::Error& error) {
+    fail("failed", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fail("failed", error.what());
+  }
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+}  // namespace kvlab::run

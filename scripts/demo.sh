@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# From a fresh machine to the table of the demo: every method on the keys and values of a real model.
+# Installs what is missing, builds, captures the model's tensors (once), runs what results/demo.h5 lacks, prints the
+# table. A second run only does what has changed.
+#
+# Usage: bash scripts/demo.sh [--no-progress]
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+progress=()
+for option in "$@"; do
+  case $option in
+    --no-progress) progress=(--no-progress) ;;
+    -h | --help) usage; exit 0 ;;
+    *) die "unknown option $option, see --help" ;;
+  esac
+done
+
+bash scripts/setup.sh
+build release
+step demo-data "Capturing the demo's tensors into datasets/smollm2" python datasets/prepare_demo.py --out datasets/smollm2
+say "Running experiments/demo.yaml, results go to results/demo.h5"
+start=$SECONDS
+build/bin/kvlab run experiments/demo.yaml "${progress[@]}"
+say "Ran in $((SECONDS - start)) s; the whole script took $SECONDS s so far"
+build/bin/kvlab table results/demo.h5

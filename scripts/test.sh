@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Every check that a change must pass: formatting, a build without a warning, the unit tests under the address and
+# undefined-behaviour sanitizers, then all tests (C++ and Python) through ctest. Installs what is missing.
+#
+# Usage: bash scripts/test.sh [--quick] [-L LABEL]
+#   --quick    without the sanitizers
+#   -L LABEL   only tests whose label matches, without the sanitizers: unit, program, python
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+quick=false
+label=()
+while (($#)); do
+  case $1 in
+    --quick) quick=true ;;
+    -L) label=(-L "${2:?-L needs a label}"); quick=true; shift ;;
+    -h | --help) usage; exit 0 ;;
+    *) die "unknown option $1, see --help" ;;
+  esac
+  shift
+done
+
+# What fails does not stop what follows, so that one run shows all; ctest comes last and so has the last word.
+failed=()
+bash scripts/setup.sh --dev
+bash scripts/format.sh --check || failed+=("formatting")
+build ci
+if ! $quick; then
+  build sanitize
+  (step ctest-sanitize "Unit tests under the sanitizers" ctest --preset sanitize -L unit) || failed+=("sanitizers")
+fi
+ctest --preset ci "${label[@]}" || failed+=("tests")
+((${#failed[@]} == 0)) || die "failed: ${failed[*]}"
