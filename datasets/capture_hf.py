@@ -62,23 +62,34 @@ def build_parser() -> argparse.ArgumentParser:
         prog="capture_hf.py", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     model = parser.add_argument_group("the model")
-    model.add_argument("--model", metavar="NAME_OR_FOLDER", help="a Hugging Face hub name, or a folder with config.json and weights")
-    model.add_argument("--gguf", metavar="FILE", help="a GGUF file, by itself or inside --model; its weights are dequantized")
+    model.add_argument(
+        "--model", metavar="NAME_OR_FOLDER", help="a Hugging Face hub name, or a folder with config.json and weights"
+    )
+    model.add_argument(
+        "--gguf", metavar="FILE", help="a GGUF file, by itself or inside --model; its weights are dequantized"
+    )
     model.add_argument("--device", default="cpu", help="where the forward runs, such as cuda:0 (default: cpu)")
 
     text = parser.add_argument_group("the text")
     text.add_argument("--text", metavar="FILE", type=Path, required=True, help="a UTF-8 text file")
     text.add_argument("--tokens", metavar="T", type=cli.positive, required=True, help="tokens of a passage")
-    text.add_argument("--passages", metavar="B", type=cli.positive, default=1, help="passages, one after the other (default: 1)")
+    text.add_argument(
+        "--passages", metavar="B", type=cli.positive, default=1, help="passages, one after the other (default: 1)"
+    )
     text.add_argument("--start-at", metavar="STRING", help="begin at the first occurrence of this string")
     text.add_argument(
-        "--skip-tokens", "--offset", metavar="N", type=cli.not_negative, default=0, help="skip N tokens first (default: 0)"
+        "--skip-tokens",
+        "--offset",
+        metavar="N",
+        type=cli.not_negative,
+        default=0,
+        help="skip N tokens first (default: 0)",
     )
     text.add_argument(
         "--bos",
         choices=BOS_CHOICES,
         default="auto",
-        help="begin each passage with the BOS token, which counts as one of the T (default: auto, what the tokenizer does by itself)",
+        help="begin each passage with the BOS token, one of the T (default: auto, as the tokenizer does by itself)",
     )
 
     stored = parser.add_argument_group("what is stored")
@@ -89,16 +100,25 @@ def build_parser() -> argparse.ArgumentParser:
         default="strided:64",
         help="positions whose queries are stored: strided:N over the last half, last:N or all (default: strided:64)",
     )
-    stored.add_argument("--layers", metavar="LIST", type=layer_list, default="all", help="such as 0,10,20,29, or all (default: all)")
+    stored.add_argument(
+        "--layers", metavar="LIST", type=layer_list, default="all", help="such as 0,10,20,29, or all (default: all)"
+    )
     stored.add_argument("--dtype", choices=DTYPES, default="float32", help="how tensors are stored (default: float32)")
     stored.add_argument("--no-k-pre", action="store_true", help="leave out the keys before RoPE")
-    stored.add_argument("--out", metavar="FILE", type=Path, required=True, help="the HDF5 file to write; replaced only when complete")
+    stored.add_argument(
+        "--out", metavar="FILE", type=Path, required=True, help="the HDF5 file to write; replaced only when complete"
+    )
     return parser
 
 
 def shareable(argv: list[str]) -> str:
-    """The command as JSON, without the folders of existing paths: captures are passed on, paths of a machine are not."""
-    return json.dumps([Path(arg).name if os.path.isabs(arg) or Path(arg).exists() else arg for arg in argv])
+    """The command as JSON, without the folders of paths: captures are passed on, paths of a machine are not."""
+
+    def without_folder(arg: str) -> str:
+        option, equals, value = arg.partition("=") if arg.startswith("--") else ("", "", arg)
+        return option + equals + (Path(value).name if os.path.isabs(value) or Path(value).exists() else value)
+
+    return json.dumps([without_folder(arg) for arg in argv])
 
 
 def main(argv: list[str]) -> int:

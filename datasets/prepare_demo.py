@@ -127,10 +127,17 @@ def prepare(out: Path, cache: Path) -> None:
 
 def main(argv: list[str]) -> int:
     parser = cli.OneLineParser(
-        prog="prepare_demo.py", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="prepare_demo.py",
+        description=__doc__,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--out", type=Path, default=texts.FOLDER / "smollm2", help="folder for the captures (datasets/smollm2)")
-    parser.add_argument("--cache", type=Path, default=texts.CACHE, help="folder for packages and texts (datasets/cache)")
+    parser.add_argument(
+        "--out", type=Path, default=texts.FOLDER / "smollm2", help="folder for the captures (datasets/smollm2)"
+    )
+    parser.add_argument(
+        "--cache", type=Path, default=texts.CACHE, help="folder for packages and texts (datasets/cache)"
+    )
     options = parser.parse_args(argv)
     prepare(options.out, options.cache)
     return cli.EXIT_OK

@@ -75,7 +75,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = cli.OneLineParser(
         prog="texts.py", description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, default=CACHE / "texts", help="folder for the .txt files (datasets/cache/texts)")
+    parser.add_argument(
+        "--out", type=Path, default=CACHE / "texts", help="folder for the .txt files (datasets/cache/texts)"
+    )
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for downloaded packages (datasets/cache)")
     options = parser.parse_args(argv)
     for path in write_all(options.out, options.cache):

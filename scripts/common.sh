@@ -1,13 +1,12 @@
 # Sourced by the scripts beside it: where things are, and how they talk.
 # shellcheck shell=bash disable=SC2034
-set -euo pipefail
 
 script=$(realpath "$0")
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
 logs=$root/build/logs
 caller=$PWD
-cd "$root"
+cd "$root" || exit
 export PATH=$venv/bin:$PATH
 
 # say TEXT...: one line of our own.

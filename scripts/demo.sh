@@ -4,6 +4,7 @@
 # table. A second run only does what has changed.
 #
 # Usage: bash scripts/demo.sh [--no-progress]
+set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 progress=()

@@ -4,6 +4,7 @@
 # Usage: bash scripts/format.sh [--check] [FILE...]
 #   --check   changes nothing; prints what is not formatted and fails
 #   FILE...   these files instead of all that git tracks or would track
+set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 check=false

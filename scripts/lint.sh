@@ -5,6 +5,7 @@
 #   --changed   only files that differ from the last commit
 #   FILE...     only these .cpp files
 # Takes about a quarter of a minute a file that sees libtorch. Configures build/ where nothing has yet.
+set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 changed=false

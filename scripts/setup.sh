@@ -6,6 +6,7 @@
 # Usage: bash scripts/setup.sh [--dev]
 #   --dev    also clang-format and clang-tidy, for scripts/format.sh and scripts/lint.sh
 # Tested on Debian 12; written for Ubuntu 24.04, untested there. Linux on x86-64 only.
+set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 dev=false
@@ -20,7 +21,7 @@ done
 [[ $(uname -sm) == "Linux x86_64" ]] || die "kvlab builds on Linux on x86-64 only, this is $(uname -sm)."
 command -v apt-get dpkg-query > /dev/null || die "Debian 12 or Ubuntu 24.04 is needed: there is no apt-get here."
 
-packages=(g++ ccache pkg-config python3-venv libhdf5-dev libyaml-cpp-dev libfmt-dev nlohmann-json3-dev libcli11-dev
+packages=(g++ ccache python3-venv libhdf5-dev libyaml-cpp-dev libfmt-dev nlohmann-json3-dev libcli11-dev
   libssl-dev catch2 libbenchmark-dev)
 texts=(r-cran-janeaustenr jargon-text)  # unpacked by datasets/texts.py, not installed
 

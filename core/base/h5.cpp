@@ -59,6 +59,10 @@ std::recursive_mutex& mutex() {
 }
 
 Lock::Lock() : guard_(mutex()) {
+  // HDF5 1.10 crashes while it shuts down at exit if a file could not be written to its end (disk
+  // full). Nothing is lost by leaving that out: every file that matters is closed before.
+  static const herr_t no_shutdown = H5dont_atexit();
+  static_cast<void>(no_shutdown);
   static thread_local bool quiet = false;
   if (!quiet) {
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);

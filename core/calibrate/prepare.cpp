@@ -1,6 +1,7 @@
 #include "calibrate/prepare.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/code_version.h"
 #include "base/error.h"
@@ -81,7 +82,7 @@ at::Tensor center_of(const Context& context, const Settings& side, Which which) 
     const auto sample = context.sample("center: head_mean");
     RotationSide made;
     made.center =
-        tensor_of(*sample, which).to(at::kDouble).mean(at::IntArrayRef{0, 2}).to(at::kFloat);
+        tensor_of(*sample, which).to(at::kDouble).mean(std::array<int64_t, 2>{0, 2}).to(at::kFloat);
     return which == Which::key ? RotationLayer{made, {}} : RotationLayer{{}, made};
   });
   return (which == Which::key ? layer->key : layer->value).center;

@@ -1,6 +1,7 @@
 #include "calibrate/rotation_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <charconv>

@@ -15,8 +15,8 @@ namespace kvlab::config {
 struct DatasetItem {
   std::string source;  // "synthetic" or "capture"
   std::string label;   // what the summary column `dataset` shows: the file's stem, or the pattern; unique in a file
-  Settings params;     // synthetic: pattern, tokens, kv_heads, q_heads, head_dim, dtype, batch, and the pattern's own
-  std::filesystem::path path;   // capture: resolved
+  Settings params;     // synthetic: every key of data::synthetic_params()
+  std::filesystem::path path;   // capture: resolved, absolute
   std::vector<int64_t> layers;  // capture: empty means all
   bool allow_nonfinite = false;
   std::vector<DatasetItem> calibration;  // none or one: the item's own
@@ -34,20 +34,22 @@ struct MethodUse {
   method::Recipe recipe;  // edits of `set:` applied
 };
 
-/// One value of a sweep axis may stand for several keys at once (zip): all axes of one group walk in step.
+/// One key of a sweep. The axes of `grid` are multiplied, those of `zip` walk in step.
 struct SweepAxis {
-  std::string key;  // a recipe key, "group", "tokens", or "seed"-free dataset key; also the summary column
+  std::string key;  // of a recipe ("group", "window.recent") or of a synthetic dataset ("tokens"); the summary column
   std::vector<nlohmann::json> values;
 };
 
+/// Points that are left out on purpose.
 struct Exclude {
-  nlohmann::json when;  // {"method": id or label, axis key: value, "dataset": label, "layer": n, …}
+  nlohmann::json when;  // key to a value or a list of them: method (id or label), dataset (label), layer, seed, an axis
   std::string reason;
 };
 
 /// A read and checked experiment file (contract section 3).
 struct Experiment {
   std::string name;
+  std::string description;
   std::filesystem::path file;
   std::vector<DatasetItem> datasets;
   std::vector<MethodUse> methods;
@@ -58,14 +60,14 @@ struct Experiment {
   Probes probes;
   std::vector<int64_t> seeds{0};
   std::vector<DatasetItem> calibration;  // none or one
-  std::filesystem::path output;
+  std::filesystem::path output;  // as written; relative to where the command runs
   std::string backend = "reference";
   std::string source_text;    // the YAML as given
   std::string resolved_text;  // after includes and --set, YAML
 };
 
-/// Reads an experiment file with its includes and the `--set KEY=VALUE` edits. Throws ConfigError with every mistake
-/// found, each with file, line and column.
+/// Reads an experiment file with its includes and the `--set KEY=VALUE` edits (see document.h for both). Throws
+/// ConfigError with every mistake found, each with file, line and column.
 Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits);
 
 }  // namespace kvlab::config

@@ -23,7 +23,7 @@ struct DatasetInfo {
   bool has_w_o = false;
   bool uses_seed = false;       // synthetic data is drawn anew for each seed
   std::vector<int64_t> layers;  // available ones; synthetic: {0}
-  std::string content;          // SHA-256 of the file's bytes, or of the generator's parameters and version
+  std::string content;  // SHA-256 of the file's bytes, or of the generator's parameters and version
   std::vector<int32_t> token_ids;  // captures: all of /tokens, to find text shared with a calibration set
 };
 
@@ -70,7 +70,10 @@ struct Plan {
 
 /// Expands an experiment to cells and rows (contract section 3): sweeps, exclusions, coinciding points, shared cells.
 /// Rows are ordered by dataset, layer, method, sweep point, seed, and cells so that those on one sample are together.
-/// Throws ConfigError where an axis has no effect on any method, or nothing is left to run.
+/// A row whose cell does not depend on the seed stands once, with the first seed and seed_used false.
+/// Reads the files of `rotate: file:PATH` to know their content. Throws ConfigError where an axis has no effect on any
+/// method, a layer does not exist, calibration is missing or does not fit, or nothing is left to run; Error where the
+/// backend or a measure cannot be had.
 Plan make_plan(const Experiment& experiment, const Describe& describe);
 
 }  // namespace kvlab::config

@@ -84,6 +84,15 @@ std::vector<int64_t> choose_probes(const Source& source, const CaptureInfo& info
   return rows;
 }
 
+void warn_of_sliding_window(const Source& source, int64_t tokens) {
+  if (!source.file.has_attribute(source.group, "sliding_window")) return;
+  const auto window = source.file.attribute<int64_t>(source.group, "sliding_window");
+  if (window >= tokens) return;
+  source.warnings->push_back(
+      fmt::format("{}: in the model {} reads the last {} tokens only, here all {}",
+                  source.file.path().string(), source.group, window, tokens));
+}
+
 }  // namespace
 
 Sample load_capture(const std::filesystem::path& path, int64_t layer, const ProbeChoice& probes,
@@ -94,6 +103,7 @@ Sample load_capture(const std::filesystem::path& path, int64_t layer, const Prob
     throw Error(fmt::format("{}: holds no layer {}, expected one of {}", path.string(), layer,
                             fmt::join(info.layers, ", ")));
   }
+  warn_of_sliding_window(source, info.tokens);
   const std::vector<int64_t> rows = choose_probes(source, info, probes);
   std::vector<int64_t> positions = info.positions;
   if (!rows.empty()) {

@@ -30,7 +30,7 @@ void count_nonfinite(const void* row, int64_t dim, uint32_t mask,
   }
 }
 
-void check_row(const void* row, int64_t dim, DType type, const std::vector<int64_t>& place,
+void check_row(const void* row, int64_t dim, DType type, const std::array<int64_t, 3>& place,
                Nonfinite* found) {
   if (type == DType::fp32) {
     count_nonfinite<uint32_t>(row, dim, exponent_mask(type), place, found);

@@ -89,6 +89,10 @@ std::vector<std::string> notes(const Recipe& recipe, int64_t head_dim);
 std::optional<std::string> no_effect(const Recipe& recipe, const std::string& key,
                                      int64_t head_dim);
 
+/// The settings that take effect as something else than was asked for ("key.codec.group": 128 where the head has 64
+/// channels), as asked for. `canonical` has what takes effect.
+Settings requested(const Recipe& recipe, int64_t head_dim);
+
 /// Whether some part needs a calibration sample, or draws from the seed.
 bool needs_calibration(const Recipe& recipe);
 bool uses_seed(const Recipe& recipe);

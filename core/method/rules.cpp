@@ -75,6 +75,14 @@ nlohmann::json canonical(const Recipe& recipe, int64_t head_dim) {
   return result;
 }
 
+Settings requested(const Recipe& recipe, int64_t head_dim) {
+  Settings result;
+  for (const auto& [key, value] : recipe.settings) {
+    if (is_used(recipe, key) && effective(recipe, key, head_dim) != value) result[key] = value;
+  }
+  return result;
+}
+
 std::optional<std::string> unsupported(const Recipe& recipe, int64_t head_dim) {
   for (const std::string& name : kSides) {
     const Settings side = recipe.side(name);

@@ -1,5 +1,7 @@
 #include "metrics/evaluate.h"
 
+#include <c10/core/GradMode.h>
+
 #include <limits>
 
 #include "metrics/attention.h"
@@ -77,10 +79,10 @@ class Side {
       arrays[name + "_mse"] = arrays[name + "_nmse"] = at::full({heads}, nan, at::kDouble);
       return;
     }
-    const at::Tensor error = squared_error_.sum({0, 2});
+    const at::Tensor error = squared_error_.sum(kSequenceAndToken);
     const auto elements = static_cast<double>(captured_.size(0) * count_ * captured_.size(3));
     arrays[name + "_mse"] = error / elements;
-    arrays[name + "_nmse"] = ratio(error, squared_.sum({0, 2}));
+    arrays[name + "_nmse"] = ratio(error, squared_.sum(kSequenceAndToken));
   }
 
   /// A [B, Hkv, n] array over the span as [B, Hkv, T], NaN outside it.
@@ -150,7 +152,7 @@ void norm_metrics(const data::Sample& sample, const Side& key, const Settings& c
 
 Measured evaluate(const SampleContext& context, const calibrate::Prepared& method,
                   const method::Recipe& recipe, const std::set<std::string>& measure) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const data::Sample& sample = context.sample();
   const Windows windows(recipe.settings, sample.tokens());
   const Settings key_settings = recipe.side("key");

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <array>
 #include <map>
 #include <string>
 
@@ -9,6 +10,9 @@ namespace kvlab::metrics {
 
 /// Metric name to its array as stored: float64 [Hkv], [Hq] or [].
 using Arrays = std::map<std::string, at::Tensor>;
+
+/// The dimensions of a [B, Hkv, n] array that a per-head metric pools.
+inline constexpr std::array<int64_t, 2> kSequenceAndToken = {0, 2};
 
 /// a/b where 0/0 is 0 (contract section 5).
 inline at::Tensor ratio(const at::Tensor& a, const at::Tensor& b) {

@@ -39,9 +39,9 @@ Arrays block_imbalance(const at::Tensor& norms, const at::Tensor& errors, int64_
   const auto range = cut(norms).aminmax(-1);
   const at::Tensor gap = std::get<1>(range) - std::get<0>(range);
   const double steps = std::pow(2.0, static_cast<double>(bits)) - 1.0;
-  return {{"tni_block_ratio", norm_ratio(cut(norms)).mean({0, 2})},
-          {"tni_bound", (gap.square() / (12.0 * steps * steps)).mean({0, 2})},
-          {"tni_block_mse", cut(errors).mean(-1).mean({0, 2})}};
+  return {{"tni_block_ratio", norm_ratio(cut(norms)).mean(kSequenceAndToken)},
+          {"tni_bound", (gap.square() / (12.0 * steps * steps)).mean(kSequenceAndToken)},
+          {"tni_block_mse", cut(errors).mean(-1).mean(kSequenceAndToken)}};
 }
 
 }  // namespace kvlab::metrics

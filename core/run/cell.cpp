@@ -49,7 +49,7 @@ void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationS
   }
   for (const auto& [name, tensor] : measured.tokens) result.tokens[name] = array_of(tensor);
   for (const auto& [name, values] : prepared.records) {
-    result.samples[name] = {{static_cast<int64_t>(values.size())}, values};
+    result.learning[name] = {{static_cast<int64_t>(values.size())}, values};
   }
   keep_tensors(prepared.key, "key", result);
   keep_tensors(prepared.value, "value", result);

@@ -26,7 +26,7 @@ std::string identity(const config::Cell& cell) {
 data::Sample load(const config::DatasetItem& item, int64_t layer, int64_t seed, const config::Probes& probes,
                   std::vector<std::string>& warnings) {
   if (item.source == "synthetic") return data::make_synthetic(item.params, seed, choice(probes));
-  return data::load_capture(item.path, layer, choice(probes), item.allow_nonfinite, warnings);
+  return data::load_capture(item.path, layer, choice(probes), item.allow_nonfinite, &warnings);
 }
 
 }  // namespace

@@ -31,6 +31,8 @@ struct CellResult {
   std::map<std::string, Array> tokens;    // per-token arrays
   std::map<std::string, Array> rotation;  // "key", "value": [1 or Hkv, d, d]
   std::map<std::string, Array> center;    // "key", "value": [Hkv, d]
+  std::map<std::string, Array>
+      learning;  // per-head losses and kept heads of learned rotations, [Hkv]
   int64_t hist_key[2] = {0, 0};
   int64_t hist_value[2] = {0, 0};
   int64_t tokens_total = 0;  // T: hist_tokens + window_tokens of either side
@@ -44,12 +46,13 @@ struct SummaryRow {
   int64_t layer = 0, seed = 0;
   bool seed_used = false;
   std::vector<nlohmann::json> sweep;
-  std::vector<std::string> warnings;  // of the row; those of its cell are added when read
+  std::vector<std::string> warnings;  // of the row alone; warnings_of() adds those of its cell
 };
 
 /// Everything a results file holds.
 struct Results {
-  std::map<std::string, std::string> attributes;  // root attributes: schema, name, created, code_version, argv, host …
+  std::map<std::string, std::string>
+      attributes;  // root attributes: schema, name, created, code_version, argv, host …
   std::string experiment_source, experiment_resolved;
   std::vector<std::string> axes;
   std::vector<SummaryRow> rows;

@@ -10,9 +10,9 @@ take besides q, k and v (sinks, position biases).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -64,12 +64,12 @@ def find_attention(decoder: torch.nn.Module, model_name: str) -> dict[int, tuple
     return found
 
 
-def output_matrix(attention: torch.nn.Module, layer: int, width: int) -> torch.Tensor:
+def output_matrix(attention: Any, layer: int, width: int) -> torch.Tensor:
     """W_O, float32 [D, Hq*d]. `width` is Hq*d."""
     weight = attention.o_proj.weight
     if not weight.is_floating_point() or weight.ndim != 2 or weight.shape[1] != width:
         raise UserError(
-            f"layer {layer}: o_proj.weight is no plain matrix [D, {width}], so the weights seem quantized; load them unpacked"
+            f"layer {layer}: o_proj.weight is no plain matrix [D, {width}]: the weights seem quantized, use unpacked ones"
         )
     return weight.detach().float().cpu()
 
@@ -80,25 +80,35 @@ def recording(
 ) -> Iterator[None]:
     """While active, each forward of a batch of one calls `sink` once a layer, in the order of the layers.
 
-    The model must have been set to `IMPLEMENTATION`. Only one layer's tensors are held at a time.
+    The model must have been set to `IMPLEMENTATION`. Only one layer's tensors are held at a time. The forward ends at the
+    last of the layers: the body's statement that runs the model gives no result.
     """
-    with ExitStack() as stack:
+    last = max(layers)
+
+    def sink_until_last(sample: LayerSample) -> None:
+        sink(sample)
+        if sample.layer == last:
+            raise _AllRecorded
+
+    with suppress(_AllRecorded), ExitStack() as stack:
         for layer, (block, attention) in layers.items():
-            stack.enter_context(_LayerRecorder(layer, block, attention, sink))
+            stack.enter_context(_LayerRecorder(layer, block, attention, sink_until_last))
         yield
+
+
+class _AllRecorded(Exception):  # noqa: N818 - no error: the way out of a forward that has given all that was wanted
+    pass
 
 
 class _LayerRecorder:
     """The hooks of one layer, called in this order: block, attention, k_proj, k_norm, attention function, o_proj."""
 
-    def __init__(
-        self, layer: int, block: torch.nn.Module, attention: torch.nn.Module, sink: Callable[[LayerSample], None]
-    ) -> None:
+    def __init__(self, layer: int, block: torch.nn.Module, attention: Any, sink: Callable[[LayerSample], None]) -> None:
         self._layer, self._block, self._attention, self._sink = layer, block, attention, sink
         self._forget()
 
     def _forget(self) -> None:
-        self._hidden_absmax: torch.Tensor | None = None
+        self._hidden_absmax = torch.empty(0)
         self._angles: tuple[torch.Tensor, torch.Tensor] | None = None
         self._keys_before: list[torch.Tensor] = []
         self._sample: LayerSample | None = None
@@ -164,7 +174,7 @@ class _LayerRecorder:
         self._forget()
         self._sink(sample)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, reason: str) -> NoReturn:
         raise UserError(f"layer {self._layer}: attention is not Llama-like: {reason}")
 
 

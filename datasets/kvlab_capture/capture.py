@@ -6,6 +6,7 @@ import json
 import platform
 import time
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ def _forward(model: Model, modules: Modules, tokens: np.ndarray, sink: LayerSink
         started = time.monotonic()
         ids = torch.from_numpy(row).long()[None].to(model.decoder.device)
         try:
-            with torch.inference_mode(), attention.recording(modules, lambda sample: sink.add(passage, sample)):
+            with torch.inference_mode(), attention.recording(modules, partial(sink.add, passage)):
                 model.decoder(input_ids=ids, use_cache=False)
         except (RuntimeError, IndexError) as error:  # out of memory, a tokenizer that is not this model's
             raise UserError(f"{model.name}: the forward failed: {first_line(error)}") from error

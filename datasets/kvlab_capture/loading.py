@@ -42,9 +42,9 @@ def source(model: str | None, gguf: str | None) -> Source:
         return Source(model)
     if Path(gguf).is_file():
         return Source(str(Path(gguf).parent), Path(gguf).name)
-    if model is None or Path(model).is_dir() or _looks_like_a_path(model):
-        if model is None or not (Path(model) / gguf).is_file():
-            raise UserError(f"the GGUF file {gguf} does not exist")
+    on_disk = model is not None and (Path(model).is_dir() or _looks_like_a_path(model))
+    if model is None or (on_disk and not (Path(model) / gguf).is_file()):
+        raise UserError(f"the GGUF file {gguf} does not exist")
     return Source(model, gguf)
 
 
@@ -57,6 +57,7 @@ class Model:
 
     def __init__(self, origin: Source, device: str = "cpu") -> None:
         self.source, self._device = origin, device
+        os.environ.setdefault("TQDM_DISABLE", "1")  # before tqdm is imported: the GGUF loader's bar has no other switch
 
     @property
     def name(self) -> str:
@@ -105,7 +106,9 @@ class Model:
             self._headers.clear()
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])
-            raise UserError(f"{self.name}: the checkpoint lacks {len(missing)} weights of the model, such as {missing[0]}")
+            raise UserError(
+                f"{self.name}: the checkpoint lacks {len(missing)} weights of the model, such as {missing[0]}"
+            )
         decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
         try:
             model.set_attn_implementation(IMPLEMENTATION)
@@ -149,7 +152,6 @@ def file_sha256(path: Path) -> str:
 
 def _quiet() -> None:
     """Our own messages are the interface; transformers' warnings and bars would hide them."""
-    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported; the GGUF loader's bar has no other switch
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -20,7 +20,7 @@ _HAS_ATTRIBUTES, _HAS_TAG = 1 << 9, 1 << 10
 _LATIN1 = 1 << 2  # a level of CHARSXP, after the shift by 12
 
 
-class MalformedRData(Exception):
+class MalformedRDataError(Exception):
     """The bytes are not the R serialization that this module reads."""
 
 
@@ -32,7 +32,15 @@ def read_lazy_load(stem: Path) -> dict[str, Any]:
         return {name: deserialize(_record(data, *place)) for name, place in index["variables"].items()}
     except OSError as error:
         raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
-    except (MalformedRData, zlib.error, struct.error, KeyError, TypeError, UnicodeDecodeError, IndexError) as error:
+    except (
+        MalformedRDataError,
+        zlib.error,
+        struct.error,
+        KeyError,
+        TypeError,
+        UnicodeDecodeError,
+        IndexError,
+    ) as error:
         raise UserError(f"{stem}.rdx and .rdb are not R lazy-load data as expected: {error}") from error
 
 
@@ -40,7 +48,7 @@ def _record(data: bytes, offset: int, length: int) -> bytes:
     (size,) = struct.unpack_from(">I", data, offset)
     record = zlib.decompress(data[offset + 4 : offset + length])
     if len(record) != size:
-        raise MalformedRData(f"a record of {size} bytes has {len(record)}")
+        raise MalformedRDataError(f"a record of {size} bytes has {len(record)}")
     return record
 
 
@@ -48,10 +56,10 @@ def deserialize(data: bytes) -> Any:
     """One object of R's binary XDR serialization, version 2 or 3."""
     reader = _Reader(data)
     if reader.take(2) != b"X\n":
-        raise MalformedRData("no XDR header")
+        raise MalformedRDataError("no XDR header")
     version, _written_by, _readable_by = reader.integers(3)
     if version not in (2, 3):
-        raise MalformedRData(f"serialization version {version}")
+        raise MalformedRDataError(f"serialization version {version}")
     if version == 3:
         reader.take(reader.integer())  # the native encoding's name; texts carry their own marks
     return reader.item()
@@ -64,7 +72,7 @@ class _Reader:
 
     def take(self, count: int) -> bytes:
         if count < 0 or self._at + count > len(self._data):
-            raise MalformedRData("the data ends too early")
+            raise MalformedRDataError("the data ends too early")
         self._at += count
         return self._data[self._at - count : self._at]
 
@@ -95,7 +103,7 @@ class _Reader:
 
     def _vector(self, kind: int) -> list[Any]:
         if kind not in (_LOGICAL, _INTEGER, _REAL, _STRINGS, _LIST):
-            raise MalformedRData(f"an object of type {kind}")
+            raise MalformedRDataError(f"an object of type {kind}")
         count = self.integer()
         if kind in (_LOGICAL, _INTEGER):
             return self.integers(count)
@@ -119,5 +127,5 @@ class _Reader:
             pairs[tag] = self.item()
             flags = self.integer()
         if flags & 0xFF != _NIL:
-            raise MalformedRData("a pairlist that ends in no nil")
+            raise MalformedRDataError("a pairlist that ends in no nil")
         return pairs

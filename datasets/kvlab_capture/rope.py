@@ -59,7 +59,7 @@ def _rotations(
     """`x` [Hkv, t, d] rotated in every way that the models use, and not at all."""
     if angles is not None:
         cos, sin = (a.reshape(-1, a.shape[-1])[tail].to(x) for a in angles)
-        for half_cos, half_sin in zip(_one_a_pair(cos), _one_a_pair(sin)):
+        for half_cos, half_sin in zip(_one_a_pair(cos), _one_a_pair(sin), strict=True):
             if 2 * half_cos.shape[-1] <= x.shape[-1]:
                 yield HALF, _rotate(x, half_cos, half_sin, interleaved=False)
                 yield INTERLEAVED, _rotate(x, half_cos, half_sin, interleaved=True)

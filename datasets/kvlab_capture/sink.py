@@ -17,7 +17,9 @@ Modules = dict[int, tuple[torch.nn.Module, torch.nn.Module]]  # layer -> (decode
 class LayerSink:
     """Writes each layer as it is computed, so that memory holds one layer at a time. `positions` int32 [P]."""
 
-    def __init__(self, modules: Modules, positions: np.ndarray, keys_before_rope: bool, writer: schema.CaptureWriter) -> None:
+    def __init__(
+        self, modules: Modules, positions: np.ndarray, keys_before_rope: bool, writer: schema.CaptureWriter
+    ) -> None:
         self._modules, self._writer = modules, writer
         self._positions, self._keys_before_rope = torch.from_numpy(positions).long(), keys_before_rope
         self._shapes: dict[int, tuple[int, int, int]] = {}
@@ -37,7 +39,9 @@ class LayerSink:
             raise UserError(f"{model_name}: layer {min(never)} was not run by the model")
         shapes = sorted(set(self._shapes.values()))
         if len(shapes) > 1:
-            raise UserError(f"{model_name}: layers differ in heads or head size ({shapes}); capture those alike in one file")
+            raise UserError(
+                f"{model_name}: layers differ in heads or head size ({shapes}); capture those alike in one file"
+            )
         n_q_heads, n_kv_heads, head_dim = shapes[0]
         self._writer.set_attributes({"n_q_heads": n_q_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim})
         layouts = self._layouts - {None, rope.NONE}
@@ -45,7 +49,7 @@ class LayerSink:
             self._writer.set_attributes({"rope_layout": layouts.pop()})
 
     def _begin_layer(self, sample: LayerSample) -> None:
-        module = self._modules[sample.layer][1]
+        module: Any = self._modules[sample.layer][1]
         (q_heads, tokens, dim), kv_heads = sample.q.shape, sample.k.shape[0]
         self._shapes[sample.layer] = (q_heads, kv_heads, dim)
         self._layouts.add(sample.rope_layout)
@@ -65,7 +69,7 @@ class LayerSink:
         """q [Hq, P, d] is stored such that scores are always q k^T / sqrt(d), as the contract has it."""
         q = sample.q[:, self._positions.to(sample.q.device)] * _q_multiplier(sample)
         tensors = {"q": q, "k": sample.k, "v": sample.v, "hidden_absmax": sample.hidden_absmax}
-        if self._keys_before_rope:
+        if self._keys_before_rope and sample.k_pre is not None:
             tensors["k_pre"] = sample.k_pre
         return {name: x.float().cpu().numpy() for name, x in tensors.items()}
 

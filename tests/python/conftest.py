@@ -45,11 +45,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """400 words that are one token each for the tiny tokenizer."""
+    """400 characters, each one token of the tiny tokenizer."""
     import tiny_models
 
-    path = tmp_path / "words.txt"
-    path.write_text(tiny_models.words(400), encoding="utf-8")
+    path = tmp_path / "letters.txt"
+    path.write_text(tiny_models.letters(400), encoding="utf-8")
     return path
 
 

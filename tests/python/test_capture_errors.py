@@ -37,7 +37,7 @@ def capture(tiny: Callable[..., Path], text: Path, program: Callable[..., Outcom
 
 
 def test_text_too_short(capture: Callable[..., Outcome]) -> None:
-    refused(capture("--tokens", 401), "words.txt has 400 tokens, but 401 were asked for")
+    refused(capture("--tokens", 401), "letters.txt has 400 tokens, but 401 were asked for")
     refused(capture("--passages", 3, "--tokens", 200), "has 400 tokens, but 3 x 200 were asked for")
     refused(capture("--skip-tokens", 390), "has 400 tokens, but 20 after 390 skipped ones were asked for")
 
@@ -55,7 +55,7 @@ def test_unknown_layer(capture: Callable[..., Outcome]) -> None:
         (["--probes", "strided"], "probes are strided:N, last:N or all"),
         (["--tokens", "0"], "expected a whole number of at least 1, got '0'"),
         (["--skip-tokens", "x"], "expected a whole number of at least 0, got 'x'"),
-        (["--start-at", "no such words"], "does not contain 'no such words'"),
+        (["--start-at", "no such text"], "does not contain 'no such text'"),
         (["--text", "missing.txt"], "cannot read the text missing.txt: No such file or directory"),
         (["--out", "missing/kv.h5"], "the output folder missing does not exist"),
         (["--model", "./missing"], "the model folder ./missing does not exist"),
@@ -78,10 +78,15 @@ def test_capped_scores_are_refused(capture: Callable[..., Outcome]) -> None:
 
 
 def test_attention_sinks_are_refused(capture: Callable[..., Outcome]) -> None:
-    refused(capture(kind="gpt_oss"), "layer 0: attention is not Llama-like: it depends on a tensor besides q, k and v (s_aux)")
+    refused(
+        capture(kind="gpt_oss"),
+        "layer 0: attention is not Llama-like: it depends on a tensor besides q, k and v (s_aux)",
+    )
 
 
-def test_a_changed_attention_is_found_by_its_numbers(capture: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_attention_is_found_by_its_numbers(
+    capture: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A gate behind attention, as some models have it: no name gives it away."""
     from transformers.models.llama import modeling_llama
 
@@ -149,3 +154,17 @@ def test_as_a_program() -> None:
     )
     assert shown.returncode == 0 and "examples:" in shown.stdout
     assert "torch" not in shown.stderr
+
+
+def test_the_recorded_command_names_no_folder(tmp_path: Path) -> None:
+    command = [
+        "capture_hf.py",
+        "--out",
+        f"{tmp_path}/kv.h5",
+        f"--text={tmp_path}/a.txt",
+        "--layers",
+        "0,1",
+        "--bos=never",
+    ]
+    expected = '["capture_hf.py", "--out", "kv.h5", "--text=a.txt", "--layers", "0,1", "--bos=never"]'
+    assert capture_hf.shareable(command) == expected

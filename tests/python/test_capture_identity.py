@@ -40,9 +40,20 @@ def case(request: pytest.FixtureRequest, tiny: Callable[..., Path], tmp_path_fac
 
     kind, changes = CASES[request.param]
     folder, work = tiny(kind, **changes), tmp_path_factory.mktemp("case")
-    (work / "words.txt").write_text(tiny_models.words(2 * TOKENS))
+    (work / "letters.txt").write_text(tiny_models.letters(2 * TOKENS))
     out = work / "kv.h5"
-    arguments = ["--model", folder, "--text", work / "words.txt", "--tokens", TOKENS, "--passages", 2, "--probes", "all"]
+    arguments = [
+        "--model",
+        folder,
+        "--text",
+        work / "letters.txt",
+        "--tokens",
+        TOKENS,
+        "--passages",
+        2,
+        "--probes",
+        "all",
+    ]
     assert capture_hf.main([str(a) for a in [*arguments, "--layers", "all", "--out", out]]) == 0
     return request.param, folder, out
 
@@ -159,12 +170,25 @@ def test_a_scale_of_the_models_own_goes_into_q(case: tuple) -> None:
         assert attributes["q_multiplier"] == pytest.approx(scale * dim**0.5)
 
 
-def test_storage_types_layers_and_probes(tiny: Callable[..., Path], text: Path, program: Callable[..., Outcome]) -> None:
+def test_storage_types_layers_and_probes(
+    tiny: Callable[..., Path], text: Path, program: Callable[..., Outcome]
+) -> None:
     """The same forward stored in each type: equal to the float32 one, rounded."""
     captures = {}
     for dtype in schema.DTYPES:
         out = text.with_name(f"{dtype}.h5")
-        arguments = ["--model", tiny("qwen3"), "--text", text, "--tokens", 40, "--probes", "strided:4", "--layers", "2,0"]
+        arguments = [
+            "--model",
+            tiny("qwen3"),
+            "--text",
+            text,
+            "--tokens",
+            40,
+            "--probes",
+            "strided:4",
+            "--layers",
+            "2,0",
+        ]
         code, printed, _ = program(capture_hf, *arguments, "--dtype", dtype, "--no-k-pre", "--out", out)
         assert code == 0 and str(out) in printed
         captures[dtype] = h5py.File(out)
@@ -180,7 +204,9 @@ def test_storage_types_layers_and_probes(tiny: Callable[..., Path], text: Path, 
         np.testing.assert_array_equal(schema.decode(brain), torch.from_numpy(x).bfloat16().float().numpy())
 
 
-def test_the_same_command_writes_the_same_bytes(tiny: Callable[..., Path], text: Path, program: Callable[..., Outcome]) -> None:
+def test_the_same_command_writes_the_same_bytes(
+    tiny: Callable[..., Path], text: Path, program: Callable[..., Outcome]
+) -> None:
     """kvlab's cells are keyed by the bytes of their input."""
     out, contents = text.with_name("kv.h5"), []
     for _ in range(2):

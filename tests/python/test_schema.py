@@ -70,5 +70,5 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, failure:
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot write .*No such file or directory"), whole_file(tmp_path / "no" / "x"):
+    with pytest.raises(UserError, match=r"cannot write .*No such file or directory"), whole_file(tmp_path / "no" / "x"):
         pass

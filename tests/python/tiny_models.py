@@ -1,8 +1,9 @@
-"""Random models of a few thousand weights, saved as Hugging Face folders with a tokenizer of 60 words."""
+"""Random models of a few thousand weights, saved as Hugging Face folders with a tokenizer of 60 characters."""
 
 from __future__ import annotations
 
 import random
+import string
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-VOCABULARY = ["<unk>", "<s>", *(f"w{i}" for i in range(60))]
+VOCABULARY = ["<unk>", "<s>", *string.ascii_letters, *string.digits[:8]]
 
 _LLAMA_LIKE = {
     "hidden_size": 32,
@@ -60,13 +61,15 @@ def _randomize(model: torch.nn.Module) -> None:
 
 
 def tokenizer(adds_bos: bool) -> transformers.PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(VOCABULARY)}, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    """BPE without merges: each character is a token. (transformers takes no other kind for some models.)"""
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(VOCABULARY)}, [], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     if adds_bos:
         backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>")
 
 
-def words(count: int) -> str:
+def letters(count: int) -> str:
+    """A text of `count` tokens."""
     draw = random.Random(7)
-    return " ".join(draw.choice(VOCABULARY[2:]) for _ in range(count))
+    return "".join(draw.choice(VOCABULARY[2:]) for _ in range(count))

@@ -1,0 +1,227 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/names.h"
+#include "cli/verbs.h"
+#include "data/synthetic_params.h"
+#include "method/recipe.h"
+#include "metrics_catalog/catalog.h"
+#include "quant/parts.h"
+#include "transform/parts.h"
+
+namespace kvlab::cli {
+namespace {
+
+using nlohmann::json;
+
+json methods() {
+  json list = json::array();
+  for (const std::string& id : method::method_ids()) {
+    const method::Recipe& recipe = method::preset(id);
+    const json form = method::canonical(recipe, 128);
+    const auto codec = [&](const char* side) {
+      const json& settings = form[side]["codec"];
+      if (settings["kind"] != "uniform") return settings["kind"].get<std::string>();
+      return fmt::format("{} bits per {}, G {}, {}", settings["bits"].get<int>(),
+                         settings["axis"].get<std::string>(), settings["group"].get<int>(),
+                         settings["grid"].get<std::string>());
+    };
+    list.push_back({{"name", id},
+                    {"title", recipe.title},
+                    {"keys", codec("key")},
+                    {"values", codec("value")},
+                    {"needs_calibration", method::needs_calibration(recipe)},
+                    {"paper", recipe.source.paper}});
+  }
+  return list;
+}
+
+json datasets() {
+  json list = json::array();
+  for (const Param& param : data::synthetic_params()) {
+    if (param.key != "pattern") continue;
+    for (const std::string& pattern : param.choices) {
+      list.push_back({{"name", "synthetic " + pattern}, {"help", "source: synthetic, pattern: " + pattern}});
+    }
+  }
+  list.push_back({{"name", "capture"},
+                  {"help", "source: capture, path: FILE.h5 (kvlab.capture/1; datasets/capture_hf.py makes one)"}});
+  return list;
+}
+
+json metrics_list() {
+  json list = json::array();
+  for (const metrics::MetricInfo& metric : metrics::catalog()) {
+    list.push_back(
+        {{"name", metric.name}, {"measure", metric.measure}, {"unit", metric.unit}, {"help", metric.help}});
+  }
+  return list;
+}
+
+json backends() {
+  return {{{"name", "reference"}, {"help", "libtorch tensors, float64 accumulation"}},
+          {{"name", "cpu"}, {"help", "packed bits on the CPU; not in this release"}},
+          {{"name", "cuda"}, {"help", "packed bits on the GPU; not in this release"}}};
+}
+
+json components() {
+  json list = json::array();
+  const auto add = [&](const std::vector<Part>& parts) {
+    for (const Part& part : parts) {
+      std::vector<std::string> params;
+      for (const Param& param : part.params) params.push_back(param.key);
+      list.push_back({{"name", part.family + ": " + part.name},
+                      {"help", part.help},
+                      {"params", join(params)},
+                      {"needs_calibration", part.calibrated}});
+    }
+  };
+  add(transform::transform_parts());
+  add(quant::codec_parts());
+  for (const char* flush : {"block", "full", "kivi", "ring"}) {
+    list.push_back({{"name", std::string("window.flush: ") + flush}, {"help", "contract section 4.3"}, {"params", ""}});
+  }
+  return list;
+}
+
+std::string cell_text(const json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+/// Columns as wide as their widest entry (in bytes: the names are ASCII, help comes last), in the order first seen.
+void print_text(const json& list, const std::vector<std::string>& columns) {
+  std::vector<size_t> widths(columns.size(), 0);
+  for (const json& item : list) {
+    for (size_t i = 0; i + 1 < columns.size(); ++i) {
+      widths[i] = std::max(widths[i], cell_text(item.value(columns[i], json(""))).size());
+    }
+  }
+  for (const json& item : list) {
+    std::string line;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      line += fmt::format("{:<{}}  ", cell_text(item.value(columns[i], json(""))), widths[i]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    fmt::print("{}\n", line);
+  }
+}
+
+struct Listing {
+  std::string name;
+  std::function<json()> make;
+  std::vector<std::string> columns;
+};
+
+const std::vector<Listing>& listings() {
+  static const std::vector<Listing> all = {
+      {"methods", methods, {"name", "title", "keys", "values", "paper"}},
+      {"datasets", datasets, {"name", "help"}},
+      {"metrics", metrics_list, {"name", "measure", "unit", "help"}},
+      {"backends", backends, {"name", "help"}},
+      {"components", components, {"name", "params", "help"}},
+  };
+  return all;
+}
+
+void show_method(const std::string& id, bool as_json) {
+  const method::Recipe& recipe = method::preset(id);
+  const json form = method::canonical(recipe, 128);
+  const method::Source& source = recipe.source;
+  if (as_json) {
+    json all = {{"id", recipe.id},
+                {"title", recipe.title},
+                {"recipe", form},
+                {"source", {{"paper", source.paper}, {"code", source.code}, {"origin", source.origin},
+                            {"differs", source.differs}}},
+                {"needs_calibration", method::needs_calibration(recipe)}};
+    all["published_bits"] = source.published_bits ? json(*source.published_bits) : json();
+    fmt::print("{}\n", all.dump(2));
+    return;
+  }
+  fmt::print("{}: {}\n", recipe.id, recipe.title);
+  if (!source.paper.empty()) fmt::print("paper: {}\n", source.paper);
+  if (!source.code.empty()) fmt::print("code: {}\n", source.code);
+  if (!source.origin.empty()) fmt::print("origin: {}\n", source.origin);
+  if (source.published_bits) fmt::print("published bits per element: {}\n", *source.published_bits);
+  fmt::print("needs calibration: {}\n\nrecipe (at d = 128):\n", method::needs_calibration(recipe) ? "yes" : "no");
+  for (const auto& [section, settings] : form.items()) {
+    fmt::print("  {}:\n", section);
+    for (const auto& [key, value] : settings.items()) {
+      if (!value.is_object()) {
+        fmt::print("    {}: {}\n", key, cell_text(value));
+        continue;
+      }
+      std::vector<std::string> entries;
+      for (const auto& [name, entry] : value.items()) entries.push_back(name + ": " + cell_text(entry));
+      fmt::print("    {}: {{{}}}\n", key, join(entries));
+    }
+  }
+  if (!source.differs.empty()) fmt::print("\nwhere paper, code and this preset differ:\n");
+  for (const std::string& sentence : source.differs) fmt::print("  - {}\n", sentence);
+}
+
+}  // namespace
+
+void add_list(CLI::App& app, Exit&) {
+  struct Arguments {
+    std::string what;
+    bool as_json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("list", "List methods, datasets, metrics, backends or components");
+  verb->add_option("what", arguments->what, "methods, datasets, metrics, backends or components")->required();
+  verb->add_flag("--json", arguments->as_json, "print JSON");
+  verb->footer("Example: kvlab list methods");
+  verb->callback([arguments] {
+    std::vector<std::string> names;
+    for (const Listing& listing : listings()) {
+      names.push_back(listing.name);
+      if (listing.name != arguments->what) continue;
+      const json list = listing.make();
+      if (arguments->as_json) {
+        fmt::print("{}\n", list.dump(2));
+      } else {
+        print_text(list, listing.columns);
+      }
+      return;
+    }
+    throw Error(fmt::format("'{}' cannot be listed{}; choose from {}", arguments->what,
+                            did_you_mean(arguments->what, names), join(names)));
+  });
+}
+
+void add_show(CLI::App& app, Exit&) {
+  struct Arguments {
+    std::string id;
+    bool as_json = false;
+  };
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* verb = app.add_subcommand("show", "Show a method's recipe, its source, and where paper and code differ");
+  verb->add_option("method", arguments->id, "a method of kvlab list methods")->required();
+  verb->add_flag("--json", arguments->as_json, "print JSON");
+  verb->footer("Example: kvlab show oscar_ots");
+  verb->callback([arguments] { show_method(arguments->id, arguments->as_json); });
+}
+
+void add_later(CLI::App& app, Exit&) {
+  const std::pair<const char*, const char*> later[] = {
+      {"diff", "Compare two results files cell by cell (not in this release)"},
+      {"claims", "Verdicts on published claims (not in this release)"},
+      {"convert", "Convert rotation files (not in this release)"},
+  };
+  for (const auto& [name, help] : later) {
+    CLI::App* verb = app.add_subcommand(name, help);
+    verb->allow_extras();
+    verb->callback([name = std::string(name)] {
+      throw Error(fmt::format("'{}' is not in this release; CHANGELOG.md says what is", name));
+    });
+  }
+}
+
+}  // namespace kvlab::cli

@@ -1,0 +1,69 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/code_version.h"
+#include "base/error.h"
+#include "base/names.h"
+#include "cli/verbs.h"
+
+namespace {
+
+/// The nearest verb for an unknown first word, in CLI11's own message place.
+void explain(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> verbs;
+  for (const CLI::App* verb : app.get_subcommands(nullptr)) verbs.push_back(verb->get_name());
+  for (const std::string& verb : verbs) {
+    if (verb == argv[1]) return;
+  }
+  throw kvlab::Error(fmt::format("'{}' is no kvlab command{}; kvlab --help lists them", argv[1],
+                                 kvlab::did_you_mean(argv[1], verbs)));
+}
+
+int run(int argc, char** argv) {
+  using kvlab::cli::Exit;
+  Exit result;
+  CLI::App app("kvlab measures, ablates and races 2-bit KV-cache quantizers.", "kvlab");
+  app.set_version_flag("--version", "kvlab 0.1.0, code " + kvlab::code_version());
+  app.require_subcommand(1);
+  app.footer("Start with: kvlab run experiments/demo.yaml, then kvlab table results/demo.h5.\n"
+             "kvlab COMMAND --help shows a command's options and an example.");
+  kvlab::cli::add_run(app, result);
+  kvlab::cli::add_validate(app, result);
+  kvlab::cli::add_list(app, result);
+  kvlab::cli::add_show(app, result);
+  kvlab::cli::add_status(app, result);
+  kvlab::cli::add_merge(app, result);
+  kvlab::cli::add_table(app, result);
+  kvlab::cli::add_calibrate(app, result);
+  kvlab::cli::add_inspect(app, result);
+  kvlab::cli::add_later(app, result);
+  try {
+    explain(app, argc, argv);
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {  // --help, --version
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "kvlab: {}\n", error.what());
+    return Exit::wrong_input;
+  }
+  return result.code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const kvlab::Error& error) {
+    fmt::print(stderr, "kvlab: {}\n", error.what());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "kvlab: out of memory\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "kvlab: {}\n", error.what());
+  }
+  return kvlab::cli::Exit::wrong_input;
+}

@@ -1,0 +1,92 @@
+#include "config/axis_effect.h"
+
+#include <algorithm>
+
+#include "config/sweep.h"
+
+namespace kvlab::config {
+namespace {
+
+/// The point with one axis moved to each of its other values. An axis of one value has no other: the point itself.
+std::vector<Point> moved(const Experiment& experiment, const Point& point, size_t axis) {
+  std::vector<Point> points;
+  for (const nlohmann::json& value : axis_values(experiment, axis)) {
+    if (value == point[axis] && axis_values(experiment, axis).size() > 1) continue;
+    points.push_back(point);
+    points.back()[axis] = value;
+  }
+  return points;
+}
+
+class EffectSearch {
+ public:
+  EffectSearch(const Experiment& experiment, const std::set<int64_t>& head_dims)
+      : experiment_(experiment),
+        head_dims_(head_dims),
+        axes_(axis_names(experiment)),
+        points_(sweep_points(experiment)) {}
+
+  bool is_idle(size_t axis) const {
+    return is_dataset_axis(axes_[axis]) ? !changes_a_dataset(axis) : !changes_a_method(axis);
+  }
+
+ private:
+  bool changes_a_dataset(size_t axis) const {
+    return std::any_of(
+        experiment_.datasets.begin(), experiment_.datasets.end(), [&](const DatasetItem& item) {
+          return any_move(axis, [&](const Point& from, const Point& to) {
+            const nlohmann::json before = used_params(at_point(item, axes_, from));
+            if (from == to) return before.contains(axes_[axis]);
+            return before != used_params(at_point(item, axes_, to));
+          });
+        });
+  }
+
+  bool changes_a_method(size_t axis) const {
+    return std::any_of(experiment_.methods.begin(), experiment_.methods.end(),
+                       [&](const MethodUse& use) { return changes(use.recipe, axis); });
+  }
+
+  bool changes(const method::Recipe& recipe, size_t axis) const {
+    return any_move(axis, [&](const Point& from, const Point& to) {
+      const method::Recipe before = at_point(recipe, axes_, from);
+      // An unused key stays unused whatever its own value, and most methods use few keys.
+      if (!method::is_used(before, axes_[axis])) return false;
+      if (from == to) return true;
+      const method::Recipe after = at_point(recipe, axes_, to);
+      return std::any_of(head_dims_.begin(), head_dims_.end(), [&](int64_t head_dim) {
+        return method::canonical(before, head_dim) != method::canonical(after, head_dim);
+      });
+    });
+  }
+
+  template <typename Differs>
+  bool any_move(size_t axis, Differs differs) const {
+    for (const Point& point : points_) {
+      for (const Point& other : moved(experiment_, point, axis)) {
+        if (differs(point, other)) return true;
+      }
+    }
+    return false;
+  }
+
+  const Experiment& experiment_;
+  const std::set<int64_t>& head_dims_;
+  std::vector<std::string> axes_;
+  std::vector<Point> points_;
+};
+
+}  // namespace
+
+std::vector<std::string> idle_axes(const Experiment& experiment,
+                                   const std::set<int64_t>& head_dims) {
+  const EffectSearch search(experiment, head_dims);
+  const std::vector<std::string> axes = axis_names(experiment);
+  std::vector<std::string> idle;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (search.is_idle(i)) idle.push_back(axes[i]);
+  }
+  return idle;
+}
+
+}  // namespace kvlab::config

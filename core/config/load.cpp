@@ -1,0 +1,105 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "config/document.h"
+#include "config/experiment.h"
+#include "config/reader.h"
+
+namespace kvlab::config {
+namespace {
+
+using yaml::Node;
+
+constexpr int64_t kSchema = 1;
+
+void refuse_whole_models(yaml::Fields& fields, Reading& reading) {
+  for (const char* key : {"evaluation", "cache_dtype", "prefill"}) {
+    if (const Node* node = fields.get(key)) {
+      yaml::report(reading.problems, *node,
+                   fmt::format("'{}' needs a whole-model run, which this release does not have",
+                               key));
+    }
+  }
+}
+
+void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
+  if (const Node* schema = fields.get("schema")) {
+    const auto version = yaml::read_int(*schema, "schema", reading.problems);
+    if (version && *version != kSchema) {
+      yaml::report(reading.problems, *schema,
+                   fmt::format("schema {} is not known: this release reads schema {}", *version,
+                               kSchema));
+    }
+  }
+  if (const Node* name = fields.get("name")) {
+    experiment.name = yaml::read_text(*name, "name", reading.problems).value_or("");
+  }
+  if (experiment.name.empty()) experiment.name = experiment.file.stem().string();
+  if (const Node* description = fields.get("description")) {
+    experiment.description =
+        yaml::read_text(*description, "description", reading.problems).value_or("");
+  }
+  experiment.output = "results/" + experiment.name + ".h5";
+  if (const Node* output = fields.get("output")) {
+    if (const auto path = yaml::read_text(*output, "output", reading.problems)) {
+      experiment.output = *path;
+    }
+  }
+}
+
+void read_sections(const Node& root, Experiment& experiment, Reading& reading) {
+  yaml::Fields fields(root, "the experiment", reading.problems);
+  read_head(fields, experiment, reading);
+  const auto required = [&](const char* key) {
+    const Node* node = fields.get(key);
+    if (node == nullptr && root.is_map()) {
+      yaml::report(reading.problems, root, fmt::format("'{}' is missing", key));
+    }
+    return node;
+  };
+  if (const Node* node = required("dataset")) experiment.datasets = read_datasets(*node, reading);
+  if (const Node* node = required("methods")) experiment.methods = read_methods(*node, reading);
+  if (const Node* node = fields.get("seeds")) experiment.seeds = read_seeds(*node, reading);
+  if (const Node* node = fields.get("sweep")) read_sweep(*node, experiment, reading);
+  if (const Node* node = fields.get("exclude")) {
+    experiment.excludes = read_excludes(*node, experiment, reading);
+  }
+  if (const Node* node = fields.get("backend")) experiment.backend = read_backend(*node, reading);
+  if (const Node* node = fields.get("measure")) {
+    experiment.measure = read_measure(*node, experiment.backend, reading);
+  }
+  if (const Node* node = fields.get("probes")) experiment.probes = read_probes(*node, reading);
+  if (const Node* node = fields.get("calibration")) {
+    experiment.calibration.push_back(read_calibration(*node, "the calibration", reading));
+  }
+  refuse_whole_models(fields, reading);
+  fields.get("include");
+  fields.finish();
+}
+
+}  // namespace
+
+Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits) {
+  yaml::Problems problems;
+  Experiment experiment;
+  experiment.file = file;
+  experiment.measure = {"error", "attention", "tni", "memory"};
+  const Document document = read_document(file, edits, problems);
+  if (!document.complete) throw ConfigError(std::move(problems));
+
+  Reading reading{.folder = file.parent_path(), .problems = problems};
+  read_sections(document.root, experiment, reading);
+  if (!problems.empty()) {
+    std::stable_sort(problems.begin(), problems.end(), [](const Problem& a, const Problem& b) {
+      return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column);
+    });
+    throw ConfigError(std::move(problems));
+  }
+  experiment.source_text = document.source;
+  experiment.resolved_text = yaml::to_text(document.root);
+  return experiment;
+}
+
+}  // namespace kvlab::config

@@ -1,0 +1,387 @@
+#include "config/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <tuple>
+
+#include "base/hash.h"
+#include "base/names.h"
+#include "config/axis_effect.h"
+#include "config/calibration_check.h"
+#include "config/identity.h"
+#include "config/reader.h"
+#include "config/sweep.h"
+#include "method/schema.h"
+
+namespace kvlab::config {
+namespace {
+
+using nlohmann::json;
+
+bool matches(const json& wanted, const json& value) {
+  if (!wanted.is_array()) return wanted == value;
+  return std::find(wanted.begin(), wanted.end(), value) != wanted.end();
+}
+
+/// A method at a sweep point on one layer and head size.
+struct Resolved {
+  method::Recipe recipe;
+  json canonical;
+  json rotations = json::object();
+  std::optional<std::string> unsupported;
+  std::vector<std::string> notes;
+  bool needs_calibration = false;
+  bool uses_seed = false;
+};
+
+/// Where a row stands in the experiment.
+struct Place {
+  size_t dataset = 0;
+  int64_t layer = 0;
+  size_t method = 0;
+  size_t point = 0;
+  int64_t seed = 0;
+};
+
+class Planner {
+ public:
+  Planner(const Experiment& experiment, const Describe& describe)
+      : experiment_(experiment),
+        describe_(describe),
+        axes_(axis_names(experiment)),
+        points_(sweep_points(experiment)) {}
+
+  Plan run() {
+    check_measures();
+    const std::vector<std::vector<int64_t>> layers = all_layers();
+    check_axes();
+    fail_on_problems();
+    plan_.axes = axes_;
+    for (size_t dataset = 0; dataset < experiment_.datasets.size(); ++dataset) {
+      for (const int64_t layer : layers[dataset]) {
+        for (size_t method = 0; method < experiment_.methods.size(); ++method) {
+          for (size_t point = 0; point < points_.size(); ++point) {
+            add({dataset, layer, method, point, 0});
+          }
+        }
+      }
+    }
+    fail_on_problems();
+    fail_if_nothing_runs();
+    warn_of_shared_cells();
+    put_samples_together();
+    return std::move(plan_);
+  }
+
+ private:
+  void check_measures() const {
+    if (auto refused = refused_backend(experiment_.backend)) throw Error(*refused);
+    for (const std::string& measure : experiment_.measure) {
+      if (auto refused = refused_measure(measure, experiment_.backend)) throw Error(*refused);
+    }
+  }
+
+  const DatasetInfo& info(const DatasetItem& item) {
+    const std::string key = item.source + item.path.string() + json(item.params).dump() +
+                            (item.allow_nonfinite ? "+" : "");
+    const auto found = infos_.find(key);
+    return found != infos_.end() ? found->second : infos_.emplace(key, describe_(item)).first->second;
+  }
+
+  /// The layers of each dataset item; a problem for each that the capture does not hold.
+  std::vector<std::vector<int64_t>> all_layers() {
+    std::vector<std::vector<int64_t>> result;
+    for (const DatasetItem& item : experiment_.datasets) {
+      const std::vector<int64_t>& held = info(at_point(item, axes_, points_.front())).layers;
+      result.push_back(item.layers.empty() ? held : item.layers);
+      for (const int64_t layer : item.layers) {
+        if (std::find(held.begin(), held.end(), layer) != held.end()) continue;
+        problem(fmt::format("{} has no layer {} (available: {})", name_of(item), layer,
+                            fmt::join(held, ", ")));
+      }
+    }
+    return result;
+  }
+
+  void check_axes() {
+    if (axes_.empty()) return;
+    std::set<int64_t> head_dims;
+    for (const DatasetItem& item : experiment_.datasets) {
+      for (const Point& point : points_) {
+        head_dims.insert(info(at_point(item, axes_, point)).head_dim);
+      }
+    }
+    std::vector<std::string> labels;
+    for (const MethodUse& use : experiment_.methods) labels.push_back(use.label);
+    for (const std::string& axis : idle_axes(experiment_, head_dims)) {
+      problem(fmt::format("sweep axis '{}' changes nothing for any {}", axis,
+                          is_dataset_axis(axis) ? std::string("dataset listed")
+                                                : "method listed (" + join(labels) + ")"));
+    }
+  }
+
+  const Resolved& resolve(const Place& place, int64_t head_dim) {
+    const MethodUse& use = experiment_.methods[place.method];
+    const auto& rules = use.recipe.layers;
+    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const method::LayerRule& one) {
+      return one.first <= place.layer && place.layer <= one.last;
+    });
+    const auto key = std::tuple(place.method, place.point, rule - rules.begin(), head_dim);
+    const auto found = resolved_.find(key);
+    if (found != resolved_.end()) return found->second;
+
+    Resolved result;
+    result.recipe = method::on_layer(at_point(use.recipe, axes_, points_[place.point]), place.layer);
+    result.canonical = method::canonical(result.recipe, head_dim);
+    result.unsupported = method::unsupported(result.recipe, head_dim);
+    result.needs_calibration = method::needs_calibration(result.recipe);
+    result.uses_seed = method::uses_seed(result.recipe);
+    result.notes = method::notes(result.recipe, head_dim);
+    for (const std::string& axis : axes_) {
+      const auto reason = method::no_effect(result.recipe, axis, head_dim);
+      if (!reason) continue;
+      const std::string note = axis + ": " + *reason;
+      if (std::find(result.notes.begin(), result.notes.end(), note) == result.notes.end()) {
+        result.notes.push_back(note);
+      }
+    }
+    for (const std::string& side : method::kSides) {
+      if (const auto path = method::rotation_file(result.recipe, side)) {
+        result.rotations[side] = file_hash(*path);
+      }
+    }
+    return resolved_.emplace(key, std::move(result)).first->second;
+  }
+
+  const std::string& file_hash(const std::string& path) {
+    const auto found = hashes_.find(path);
+    return found != hashes_.end() ? found->second
+                                  : hashes_.emplace(path, sha256_file(path)).first->second;
+  }
+
+  /// The rows of one sweep point: one a seed, or one where the seed is not used.
+  void add(Place place) {
+    DatasetItem item = at_point(experiment_.datasets[place.dataset], axes_, points_[place.point]);
+    item.layers = {place.layer};
+    const DatasetInfo& known = info(item);
+    const Resolved& resolved = resolve(place, known.head_dim);
+    const auto& calibration =
+        item.calibration.empty() ? experiment_.calibration : item.calibration;
+    const bool calibrates = resolved.needs_calibration && !calibration.empty();
+
+    Cell cell;
+    cell.dataset = item;
+    cell.dataset.calibration.clear();
+    cell.layer = place.layer;
+    cell.recipe = resolved.recipe;
+    cell.probes = experiment_.probes;
+    cell.measure = experiment_.measure;
+    cell.backend = experiment_.backend;
+    CellInputs inputs{.info = known, .method = resolved.canonical, .rotations = resolved.rotations};
+    inputs.seed_used = known.uses_seed || resolved.uses_seed;
+    if (calibrates) {
+      cell.calibration = calibration;
+      if (calibration.front().source == "capture") cell.calibration.front().layers = {place.layer};
+      inputs.calibration = &info(calibration.front());
+      inputs.seed_used = inputs.seed_used || inputs.calibration->uses_seed;
+    }
+    const auto seeds = inputs.seed_used ? experiment_.seeds
+                                        : std::vector<int64_t>{experiment_.seeds.front()};
+    for (const int64_t seed : seeds) {
+      place.seed = seed;
+      cell.seed = seed;
+      add_row(place, cell, inputs, resolved);
+    }
+  }
+
+  void add_row(const Place& place, Cell cell, const CellInputs& inputs, const Resolved& resolved) {
+    const MethodUse& use = experiment_.methods[place.method];
+    decide(place, resolved, cell);
+    if (cell.state == CellState::run) check_calibration(use, inputs, resolved, cell);
+    if (passes_float32(cell.recipe, inputs.info)) {
+      cell.warnings.push_back("a passthrough side reports 32 bits: the data is float32");
+    }
+
+    json identity = identity_of(cell, inputs);
+    // Left out on purpose is no property of the configuration: another row may run the same one.
+    if (cell.state == CellState::excluded) identity["excluded"] = cell.reason;
+    cell.id = id_of(identity);
+    const auto [known, is_new] = cells_.emplace(cell.id, plan_.cells.size());
+    if (is_new) {
+      cell.config = config_of(cell, inputs, use, sweep_of(place));
+      if (inputs.calibration != nullptr) {
+        cell.config["calibration"]["overlaps_eval"] = overlap_of(cell, inputs);
+      }
+      datasets_of_cells_.push_back(place.dataset);
+      plan_.cells.push_back(std::move(cell));
+    }
+    plan_.rows.push_back({.cell = known->second,
+                          .method = use.recipe.id,
+                          .label = use.label,
+                          .dataset = experiment_.datasets[place.dataset].label,
+                          .layer = place.layer,
+                          .seed = place.seed,
+                          .seed_used = inputs.seed_used,
+                          .sweep = points_[place.point],
+                          .warnings = resolved.notes});
+  }
+
+  void decide(const Place& place, const Resolved& resolved, Cell& cell) const {
+    for (const Exclude& exclude : experiment_.excludes) {
+      if (!covers(exclude, place)) continue;
+      cell.state = CellState::excluded;
+      cell.reason = exclude.reason;
+      return;
+    }
+    if (!resolved.unsupported) return;
+    cell.state = CellState::unsupported;
+    cell.reason = *resolved.unsupported;
+  }
+
+  bool covers(const Exclude& exclude, const Place& place) const {
+    const MethodUse& use = experiment_.methods[place.method];
+    for (const auto& [key, wanted] : exclude.when.items()) {
+      bool match = false;
+      if (key == "method") {
+        match = matches(wanted, use.label) || matches(wanted, use.recipe.id);
+      } else if (key == "dataset") {
+        match = matches(wanted, experiment_.datasets[place.dataset].label);
+      } else if (key == "layer") {
+        match = matches(wanted, place.layer);
+      } else if (key == "seed") {
+        match = matches(wanted, place.seed);
+      } else {
+        const auto axis = std::find(axes_.begin(), axes_.end(), key) - axes_.begin();
+        match = matches(wanted, points_[place.point].at(static_cast<size_t>(axis)));
+      }
+      if (!match) return false;
+    }
+    return true;
+  }
+
+  void check_calibration(const MethodUse& use, const CellInputs& inputs, const Resolved& resolved,
+                         Cell& cell) {
+    if (!resolved.needs_calibration) return;
+    if (inputs.calibration == nullptr) {
+      problem(fmt::format(
+          "method '{}' needs a calibration set: name one under 'calibration', as in calibration: "
+          "{{source: capture, path: …}}",
+          use.label));
+      return;
+    }
+    const Described calibration{cell.calibration.front(), *inputs.calibration};
+    const Described evaluated{cell.dataset, inputs.info};
+    for (const std::string& error : calibration_errors(calibration, evaluated, cell.layer)) {
+      problem(error);
+    }
+    cell.warnings = calibration_warnings(calibration, evaluated);
+    if (overlap_of(cell, inputs) == "yes") {
+      cell.warnings.push_back("calibration shares tokens with the evaluation set");
+    }
+  }
+
+  const std::string& overlap_of(const Cell& cell, const CellInputs& inputs) {
+    const auto key = std::pair(inputs.calibration, &inputs.info);
+    const auto found = overlaps_.find(key);
+    if (found != overlaps_.end()) return found->second;
+    const Described calibration{cell.calibration.front(), *inputs.calibration};
+    return overlaps_.emplace(key, overlap(calibration, {cell.dataset, inputs.info})).first->second;
+  }
+
+  static bool passes_float32(const method::Recipe& recipe, const DatasetInfo& data) {
+    return data.dtype == DType::fp32 &&
+           std::any_of(method::kSides.begin(), method::kSides.end(), [&](const auto& side) {
+             return recipe.settings.at(side + ".codec.kind") == "passthrough";
+           });
+  }
+
+  json sweep_of(const Place& place) const {
+    json sweep = json::object();
+    for (size_t i = 0; i < axes_.size(); ++i) sweep[axes_[i]] = points_[place.point][i];
+    return sweep;
+  }
+
+  void fail_if_nothing_runs() {
+    if (std::any_of(plan_.cells.begin(), plan_.cells.end(),
+                    [](const Cell& cell) { return cell.state == CellState::run; })) {
+      return;
+    }
+    problem("nothing is left to run:");
+    for (const Row& row : plan_.rows) {
+      const Cell& cell = plan_.cells[row.cell];
+      problem(fmt::format("{} on {}: {}: {}", row.label, row.dataset,
+                          cell.state == CellState::excluded ? "excluded" : "unsupported",
+                          cell.reason));
+    }
+    fail_on_problems();
+  }
+
+  void warn_of_shared_cells() {
+    std::map<size_t, std::set<std::pair<std::string, std::string>>> names;
+    for (const Row& row : plan_.rows) names[row.cell].emplace(row.label, row.dataset);
+    for (Row& row : plan_.rows) {
+      std::vector<std::string> others;
+      for (const auto& [label, dataset] : names[row.cell]) {
+        if (label == row.label && dataset == row.dataset) continue;
+        others.push_back(dataset == row.dataset ? label : label + " on " + dataset);
+      }
+      if (others.empty()) continue;
+      row.warnings.push_back("same configuration as " + join(others) + ", computed once");
+    }
+  }
+
+  void put_samples_together() {
+    std::vector<size_t> order(plan_.cells.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto sample_of = [&](size_t i) {
+      const Cell& cell = plan_.cells[i];
+      return std::tuple(datasets_of_cells_[i], cell.layer, cell.dataset.params, cell.seed);
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return sample_of(a) < sample_of(b); });
+    std::vector<size_t> position(order.size());
+    std::vector<Cell> cells;
+    for (size_t i = 0; i < order.size(); ++i) {
+      position[order[i]] = i;
+      cells.push_back(std::move(plan_.cells[order[i]]));
+    }
+    plan_.cells = std::move(cells);
+    for (Row& row : plan_.rows) row.cell = position[row.cell];
+  }
+
+  void problem(const std::string& message) {
+    if (!told_.insert(message).second) return;
+    problems_.push_back({experiment_.file.string(), 0, 0, message});
+  }
+
+  void fail_on_problems() const {
+    if (!problems_.empty()) throw ConfigError(problems_);
+  }
+
+  const Experiment& experiment_;
+  const Describe& describe_;
+  const std::vector<std::string> axes_;
+  const std::vector<Point> points_;
+  Plan plan_;
+  std::vector<Problem> problems_;
+  std::set<std::string> told_;
+  std::map<std::string, DatasetInfo> infos_;  // node-based: references stay valid
+  std::map<std::tuple<size_t, size_t, ptrdiff_t, int64_t>, Resolved> resolved_;
+  std::map<std::string, std::string> hashes_;
+  std::map<std::pair<const DatasetInfo*, const DatasetInfo*>, std::string> overlaps_;
+  std::map<std::string, size_t> cells_;
+  std::vector<size_t> datasets_of_cells_;
+};
+
+}  // namespace
+
+Plan make_plan(const Experiment& experiment, const Describe& describe) {
+  return Planner(experiment, describe).run();
+}
+
+}  // namespace kvlab::config

@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/names.h"
+#include "config/document.h"
+#include "config/reader.h"
+#include "data/synthetic_params.h"
+#include "method/values.h"
+
+namespace kvlab::config {
+namespace {
+
+using yaml::Node;
+
+void read_layers(const Node& node, DatasetItem& item, Reading& reading) {
+  if (node.is_scalar() && node.value == "all") return;
+  if (!node.is_list() || node.items.empty()) {
+    yaml::report(reading.problems, node,
+                 "'layers' must be all or a list of numbers, found " + yaml::describe(node));
+    return;
+  }
+  for (const Node& entry : node.items) {
+    const auto layer = yaml::read_int(entry, "layers", reading.problems, 0);
+    if (!layer) continue;
+    if (std::find(item.layers.begin(), item.layers.end(), *layer) != item.layers.end()) {
+      yaml::report(reading.problems, entry, fmt::format("layer {} is listed twice", *layer));
+    }
+    item.layers.push_back(*layer);
+  }
+}
+
+void read_capture(yaml::Fields& fields, const Node& node, bool with_layers, DatasetItem& item,
+                  Reading& reading) {
+  if (const Node* path = fields.get("path")) {
+    if (const auto text = yaml::read_text(*path, "path", reading.problems)) {
+      item.path = resolve_path(*text, reading.folder, *path, reading.problems);
+      item.label = std::filesystem::path(*text).stem().string();
+    }
+  } else {
+    yaml::report(reading.problems, node, "a capture needs a 'path'");
+  }
+  if (const Node* layers = with_layers ? fields.get("layers") : nullptr) {
+    read_layers(*layers, item, reading);
+  }
+  if (const Node* allow = fields.get("allow_nonfinite")) {
+    item.allow_nonfinite =
+        yaml::read_bool(*allow, "allow_nonfinite", reading.problems).value_or(false);
+  }
+}
+
+void read_synthetic(yaml::Fields& fields, const Node& node, DatasetItem& item, Reading& reading) {
+  for (const Param& param : data::synthetic_params()) {
+    nlohmann::json value = param.fallback;
+    if (const Node* given = fields.get(param.key)) {
+      nlohmann::json written = yaml::to_json(*given);
+      if (auto wrong = method::check_value(param, param.key, written)) {
+        yaml::report(reading.problems, *given, *wrong);
+      } else {
+        value = std::move(written);
+      }
+    }
+    item.params[param.key] = std::move(value);
+  }
+  item.label = get_text(item.params, "pattern");
+  const int64_t q_heads = get_int(item.params, "q_heads");
+  const int64_t kv_heads = get_int(item.params, "kv_heads");
+  if (q_heads % kv_heads != 0) {
+    const Node* at = node.find("q_heads") != nullptr ? node.find("q_heads") : &node;
+    yaml::report(reading.problems, *at,
+                 fmt::format("'q_heads' {} is no multiple of 'kv_heads' {}", q_heads, kv_heads));
+  }
+}
+
+/// A calibration item differs from a dataset item: it takes the layer of the cell and has no calibration of its own.
+DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset,
+                      Reading& reading) {
+  DatasetItem item;
+  yaml::Fields fields(node, what, reading.problems);
+  if (!node.is_map()) return item;
+  const Node* source = fields.get("source");
+  if (source == nullptr) {
+    yaml::report(reading.problems, node,
+                 fmt::format("{} needs a 'source': synthetic or capture", what));
+    return item;
+  }
+  item.source = yaml::read_text(*source, "source", reading.problems).value_or("");
+  if (item.source == "capture") {
+    read_capture(fields, node, is_dataset, item, reading);
+  } else if (item.source == "synthetic") {
+    read_synthetic(fields, node, item, reading);
+  } else if (item.source == "model") {
+    yaml::report(reading.problems, *source,
+                 "source: model needs a whole-model run, which this release does not have");
+    return item;
+  } else {
+    if (!item.source.empty()) {
+      yaml::report(reading.problems, *source,
+                   fmt::format("'source' must be one of synthetic, capture, found '{}'{}",
+                               item.source,
+                               did_you_mean(item.source, {"synthetic", "capture"})));
+    }
+    return item;
+  }
+  if (const Node* label = fields.get("label")) {
+    item.label = yaml::read_text(*label, "label", reading.problems).value_or("");
+  }
+  if (const Node* calibration = is_dataset ? fields.get("calibration") : nullptr) {
+    item.calibration.push_back(
+        read_calibration(*calibration, "the dataset's calibration", reading));
+  }
+  fields.finish();
+  return item;
+}
+
+/// Parameters in which the items differ, as a suffix for the label of each.
+std::vector<std::string> differing_params(const std::vector<const DatasetItem*>& items) {
+  std::vector<std::string> suffixes(items.size());
+  for (const Param& param : data::synthetic_params()) {
+    std::set<std::string> values;
+    for (const DatasetItem* item : items) {
+      if (item->params.contains(param.key)) values.insert(item->params.at(param.key).dump());
+    }
+    if (values.size() < 2) continue;
+    for (size_t i = 0; i < items.size(); ++i) {
+      suffixes[i] += (suffixes[i].empty() ? " " : ", ") +
+                     settings_text({{param.key, items[i]->params.at(param.key)}});
+    }
+  }
+  return suffixes;
+}
+
+std::map<std::string, std::vector<DatasetItem*>> by_label(std::vector<DatasetItem>& items) {
+  std::map<std::string, std::vector<DatasetItem*>> groups;
+  for (DatasetItem& item : items) groups[item.label].push_back(&item);
+  return groups;
+}
+
+/// Tables show the label alone, so two items must not share one: first by folder or parameters, then by number.
+void make_labels_unique(std::vector<DatasetItem>& items) {
+  for (auto& [label, group] : by_label(items)) {
+    if (group.size() < 2) continue;
+    const auto suffixes = differing_params({group.begin(), group.end()});
+    for (size_t i = 0; i < group.size(); ++i) {
+      const std::string folder = group[i]->path.parent_path().filename().string();
+      group[i]->label = folder.empty() ? label + suffixes[i] : folder + "/" + label;
+    }
+  }
+  for (auto& [label, group] : by_label(items)) {
+    for (size_t i = 1; i < group.size(); ++i) group[i]->label += fmt::format(" #{}", i + 1);
+  }
+}
+
+}  // namespace
+
+std::vector<DatasetItem> read_datasets(const Node& node, Reading& reading) {
+  std::vector<DatasetItem> items;
+  if (node.is_list()) {
+    for (const Node& item : node.items) {
+      items.push_back(read_item(item, "a dataset", true, reading));
+    }
+    if (items.empty()) yaml::report(reading.problems, node, "'dataset' is an empty list");
+  } else {
+    items.push_back(read_item(node, "the dataset", true, reading));
+  }
+  make_labels_unique(items);
+  return items;
+}
+
+DatasetItem read_calibration(const Node& node, const std::string& what, Reading& reading) {
+  return read_item(node, what, false, reading);
+}
+
+}  // namespace kvlab::config

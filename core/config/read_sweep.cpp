@@ -1,0 +1,218 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/names.h"
+#include "config/document.h"
+#include "config/reader.h"
+#include "data/synthetic_params.h"
+#include "method/schema.h"
+#include "method/values.h"
+
+namespace kvlab::config {
+namespace {
+
+using yaml::Node;
+
+const Param* find_synthetic(const std::string& key) {
+  for (const Param& param : data::synthetic_params()) {
+    if (param.key == key) return &param;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> axis_keys() {
+  std::vector<std::string> keys = method::recipe_keys();
+  for (const Param& param : data::synthetic_params()) keys.push_back(param.key);
+  return keys;
+}
+
+/// Checks one value of an axis; a rotation's file is resolved.
+void read_value(const Node& node, SweepAxis& axis, Reading& reading) {
+  nlohmann::json value = yaml::to_json(node);
+  std::optional<std::string> wrong;
+  if (const Param* param = find_synthetic(axis.key)) {
+    wrong = method::check_value(*param, axis.key, value);
+  } else {
+    method::Recipe scratch;
+    wrong = method::apply_edit(scratch, axis.key, value);
+  }
+  if (wrong) {
+    yaml::report(reading.problems, node, *wrong);
+    return;
+  }
+  if (value.is_string() && value.get<std::string>().starts_with(method::kFilePrefix)) {
+    const std::string path = value.get<std::string>().substr(method::kFilePrefix.size());
+    value = method::kFilePrefix +
+            resolve_path(path, reading.folder, node, reading.problems).string();
+  }
+  if (std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end()) {
+    yaml::report(reading.problems, node,
+                 fmt::format("axis '{}' has the value {} twice", axis.key, plain(value)));
+  }
+  axis.values.push_back(std::move(value));
+}
+
+bool has_synthetic(const Experiment& experiment) {
+  return std::any_of(experiment.datasets.begin(), experiment.datasets.end(),
+                     [](const DatasetItem& item) { return item.source == "synthetic"; });
+}
+
+std::optional<std::string> wrong_axis(const std::string& key, const Experiment& experiment) {
+  if (key == "seed" || key == "seeds") return "seeds are no sweep axis: list them under 'seeds'";
+  if (find_synthetic(key) != nullptr) {
+    if (has_synthetic(experiment)) return std::nullopt;
+    return fmt::format("axis '{}' is a key of synthetic datasets, and none is listed", key);
+  }
+  if (method::is_recipe_key(key)) return std::nullopt;
+  return fmt::format("unknown sweep axis '{}'{}", key, did_you_mean(key, axis_keys()));
+}
+
+std::vector<SweepAxis> read_axes(const Node& node, const std::string& what,
+                                 const Experiment& experiment, Reading& reading) {
+  std::vector<SweepAxis> axes;
+  if (!node.is_map()) {
+    yaml::report(reading.problems, node,
+                 fmt::format("'sweep.{}' must be a map of keys to lists, found {}", what,
+                             yaml::describe(node)));
+  }
+  for (const yaml::Member& member : node.members) {
+    if (auto wrong = wrong_axis(member.key, experiment)) {
+      reading.problems.push_back({member.value.file, member.line, member.column, *wrong});
+      continue;
+    }
+    SweepAxis axis{.key = member.key, .values = {}};
+    if (!member.value.is_list() || member.value.items.empty()) {
+      yaml::report(reading.problems, member.value,
+                   fmt::format("axis '{}' must be a list of values, found {}", member.key,
+                               member.value.is_list() ? "an empty list"
+                                                      : yaml::describe(member.value)));
+    }
+    for (const Node& value : member.value.items) read_value(value, axis, reading);
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+std::vector<std::string> when_keys(const Experiment& experiment) {
+  std::vector<std::string> keys = {"method", "dataset", "layer", "seed"};
+  for (const SweepAxis& axis : experiment.grid) keys.push_back(axis.key);
+  for (const SweepAxis& axis : experiment.zip) keys.push_back(axis.key);
+  return keys;
+}
+
+/// What a `when` value may be, for keys whose values are known here; empty where any will do.
+std::vector<nlohmann::json> known_values(const std::string& key, const Experiment& experiment) {
+  std::vector<nlohmann::json> values;
+  if (key == "method") {
+    for (const MethodUse& use : experiment.methods) {
+      values.emplace_back(use.label);
+      if (use.recipe.id != use.label) values.emplace_back(use.recipe.id);
+    }
+  } else if (key == "dataset") {
+    for (const DatasetItem& item : experiment.datasets) values.emplace_back(item.label);
+  } else if (key == "seed") {
+    for (const int64_t seed : experiment.seeds) values.emplace_back(seed);
+  }
+  for (const auto* axes : {&experiment.grid, &experiment.zip}) {
+    for (const SweepAxis& axis : *axes) {
+      if (axis.key == key) values = axis.values;
+    }
+  }
+  return values;
+}
+
+void check_when_value(const std::string& key, const Node& node, const Experiment& experiment,
+                      Reading& reading) {
+  if (key == "layer") {
+    yaml::read_int(node, "when.layer", reading.problems, 0);
+    return;
+  }
+  const std::vector<nlohmann::json> known = known_values(key, experiment);
+  // An experiment without usable methods or datasets has been told so already.
+  if (known.empty() || std::find(known.begin(), known.end(), node.value) != known.end()) return;
+  std::vector<std::string> names;
+  for (const nlohmann::json& value : known) names.push_back(plain(value));
+  yaml::report(reading.problems, node,
+               fmt::format("no {} of this experiment is {}{}", key, yaml::describe(node),
+                           yaml::hint(plain(node.value), names)));
+}
+
+nlohmann::json read_when(const Node& node, const Experiment& experiment, Reading& reading) {
+  if (!node.is_map() || node.members.empty()) {
+    yaml::report(reading.problems, node,
+                 "'when' must be a map of what to leave out, found " + yaml::describe(node));
+    return nlohmann::json::object();
+  }
+  const std::vector<std::string> keys = when_keys(experiment);
+  for (const yaml::Member& member : node.members) {
+    if (std::find(keys.begin(), keys.end(), member.key) == keys.end()) {
+      reading.problems.push_back(
+          {member.value.file, member.line, member.column,
+           fmt::format("unknown key '{}' in 'when'{}", member.key, yaml::hint(member.key, keys))});
+    } else if (member.value.is_list()) {
+      for (const Node& value : member.value.items) {
+        check_when_value(member.key, value, experiment, reading);
+      }
+    } else {
+      check_when_value(member.key, member.value, experiment, reading);
+    }
+  }
+  return yaml::to_json(node);
+}
+
+}  // namespace
+
+void read_sweep(const Node& node, Experiment& experiment, Reading& reading) {
+  yaml::Fields fields(node, "'sweep'", reading.problems);
+  if (const Node* grid = fields.get("grid")) {
+    experiment.grid = read_axes(*grid, "grid", experiment, reading);
+  }
+  if (const Node* zip = fields.get("zip")) {
+    experiment.zip = read_axes(*zip, "zip", experiment, reading);
+    for (const SweepAxis& axis : experiment.zip) {
+      if (axis.values.size() != experiment.zip.front().values.size()) {
+        yaml::report(reading.problems, *zip,
+                     fmt::format("lists of 'sweep.zip' must be equally long: '{}' has {} values, "
+                                 "'{}' has {}",
+                                 experiment.zip.front().key, experiment.zip.front().values.size(),
+                                 axis.key, axis.values.size()));
+      }
+      for (const SweepAxis& other : experiment.grid) {
+        if (other.key != axis.key) continue;
+        yaml::report(reading.problems, *zip,
+                     fmt::format("axis '{}' is in grid and in zip", axis.key));
+      }
+    }
+  }
+  fields.finish();
+}
+
+std::vector<Exclude> read_excludes(const Node& node, const Experiment& experiment,
+                                   Reading& reading) {
+  std::vector<Exclude> excludes;
+  if (!node.is_list()) {
+    yaml::report(reading.problems, node,
+                 "'exclude' must be a list of {when, reason}, found " + yaml::describe(node));
+  }
+  for (const Node& item : node.items) {
+    Exclude exclude;
+    yaml::Fields fields(item, "an exclusion", reading.problems);
+    if (!item.is_map()) continue;
+    if (const Node* when = fields.get("when")) {
+      exclude.when = read_when(*when, experiment, reading);
+    } else {
+      yaml::report(reading.problems, item, "an exclusion needs 'when'");
+    }
+    if (const Node* reason = fields.get("reason")) {
+      exclude.reason = yaml::read_text(*reason, "reason", reading.problems).value_or("");
+    } else {
+      yaml::report(reading.problems, item, "an exclusion needs a 'reason'");
+    }
+    fields.finish();
+    excludes.push_back(std::move(exclude));
+  }
+  return excludes;
+}
+
+}  // namespace kvlab::config

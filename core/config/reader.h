@@ -1,0 +1,49 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/yaml.h"
+#include "config/experiment.h"
+
+/// The sections of an experiment file. Each reader reports every mistake at its place and returns what it could read.
+namespace kvlab::config {
+
+/// What a reader needs besides its node.
+struct Reading {
+  std::filesystem::path folder;  // of the experiment file
+  yaml::Problems& problems;
+};
+
+std::vector<DatasetItem> read_datasets(const yaml::Node& node, Reading& reading);
+
+/// One item of `calibration:`; `what` names it in messages.
+DatasetItem read_calibration(const yaml::Node& node, const std::string& what, Reading& reading);
+
+std::vector<MethodUse> read_methods(const yaml::Node& node, Reading& reading);
+
+/// Fills grid and zip of the experiment, whose datasets and methods are there.
+void read_sweep(const yaml::Node& node, Experiment& experiment, Reading& reading);
+
+/// Reads `exclude:` of an experiment that is complete but for it.
+std::vector<Exclude> read_excludes(const yaml::Node& node, const Experiment& experiment,
+                                   Reading& reading);
+
+Probes read_probes(const yaml::Node& node, Reading& reading);
+std::vector<std::string> read_measure(const yaml::Node& node, const std::string& backend,
+                                      Reading& reading);
+std::vector<int64_t> read_seeds(const yaml::Node& node, Reading& reading);
+std::string read_backend(const yaml::Node& node, Reading& reading);
+
+/// Why this release cannot measure so, as a sentence; nothing where it can.
+std::optional<std::string> refused_backend(const std::string& backend);
+std::optional<std::string> refused_measure(const std::string& measure, const std::string& backend);
+
+/// "group=64, window.recent=0".
+std::string settings_text(const std::vector<std::pair<std::string, nlohmann::json>>& settings);
+
+/// The scalar as a user would write it: text without quotes.
+std::string plain(const nlohmann::json& value);
+
+}  // namespace kvlab::config

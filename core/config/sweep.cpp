@@ -1,0 +1,79 @@
+#include "config/sweep.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "data/synthetic_params.h"
+
+namespace kvlab::config {
+
+std::vector<std::string> axis_names(const Experiment& experiment) {
+  std::vector<std::string> names;
+  for (const SweepAxis& axis : experiment.grid) names.push_back(axis.key);
+  for (const SweepAxis& axis : experiment.zip) names.push_back(axis.key);
+  return names;
+}
+
+const std::vector<nlohmann::json>& axis_values(const Experiment& experiment, size_t axis) {
+  const size_t in_grid = experiment.grid.size();
+  return axis < in_grid ? experiment.grid[axis].values : experiment.zip[axis - in_grid].values;
+}
+
+std::vector<Point> sweep_points(const Experiment& experiment) {
+  std::vector<Point> points = {{}};
+  for (const SweepAxis& axis : experiment.grid) {
+    std::vector<Point> longer;
+    for (const Point& point : points) {
+      for (const nlohmann::json& value : axis.values) {
+        longer.push_back(point);
+        longer.back().push_back(value);
+      }
+    }
+    points = std::move(longer);
+  }
+  if (experiment.zip.empty()) return points;
+  std::vector<Point> longer;
+  for (const Point& point : points) {
+    for (size_t step = 0; step < experiment.zip.front().values.size(); ++step) {
+      longer.push_back(point);
+      for (const SweepAxis& axis : experiment.zip) longer.back().push_back(axis.values[step]);
+    }
+  }
+  return longer;
+}
+
+bool is_dataset_axis(const std::string& axis) {
+  const auto& params = data::synthetic_params();
+  return std::any_of(params.begin(), params.end(),
+                     [&](const Param& param) { return param.key == axis; });
+}
+
+DatasetItem at_point(const DatasetItem& item, const std::vector<std::string>& axes,
+                     const Point& point) {
+  DatasetItem edited = item;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (edited.params.contains(axes[i])) edited.params[axes[i]] = point[i];
+  }
+  return edited;
+}
+
+method::Recipe at_point(const method::Recipe& recipe, const std::vector<std::string>& axes,
+                        const Point& point) {
+  method::Recipe edited = recipe;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (is_dataset_axis(axes[i])) continue;
+    if (auto wrong = method::apply_edit(edited, axes[i], point[i])) throw std::logic_error(*wrong);
+  }
+  return edited;
+}
+
+nlohmann::json used_params(const DatasetItem& item) {
+  nlohmann::json params = nlohmann::json::object();
+  if (item.source != "synthetic") return params;
+  for (const Param& param : data::synthetic_params()) {
+    if (!param.used || param.used(item.params)) params[param.key] = item.params.at(param.key);
+  }
+  return params;
+}
+
+}  // namespace kvlab::config

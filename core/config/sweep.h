@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/experiment.h"
+
+/// Points of a sweep and what they make of a dataset item and of a recipe.
+namespace kvlab::config {
+
+/// One value an axis.
+using Point = std::vector<nlohmann::json>;
+
+/// Keys of the axes: those of the grid, then those that walk in step.
+std::vector<std::string> axis_names(const Experiment& experiment);
+
+/// The values of an axis by its place in axis_names().
+const std::vector<nlohmann::json>& axis_values(const Experiment& experiment, size_t axis);
+
+/// Every point, the first axis slowest. One empty point where there is no sweep.
+std::vector<Point> sweep_points(const Experiment& experiment);
+
+/// Whether the axis is a key of synthetic data, not of a recipe.
+bool is_dataset_axis(const std::string& axis);
+
+/// The item with the point's values for synthetic data; captures stay as they are.
+DatasetItem at_point(const DatasetItem& item, const std::vector<std::string>& axes,
+                     const Point& point);
+
+/// The recipe with the point's edits, layer rules kept.
+method::Recipe at_point(const method::Recipe& recipe, const std::vector<std::string>& axes,
+                        const Point& point);
+
+/// The parameters of synthetic data that mean something beside the others.
+nlohmann::json used_params(const DatasetItem& item);
+
+}  // namespace kvlab::config

@@ -1,0 +1,32 @@
+#include "run/describe.h"
+
+#include "data/capture_info.h"
+#include "data/synthetic.h"
+
+namespace kvlab::run {
+
+data::ProbeChoice choice(const config::Probes& probes) {
+  return {.placement = probes.placement, .count = probes.count};
+}
+
+config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes) {
+  const data::Description found = item.source == "synthetic"
+                                      ? data::describe_synthetic(item.params, choice(probes))
+                                      : data::describe_capture(item.path);
+  config::DatasetInfo info;
+  info.batch = found.batch;
+  info.kv_heads = found.kv_heads;
+  info.q_heads = found.q_heads;
+  info.tokens = found.tokens;
+  info.head_dim = found.head_dim;
+  info.probes = found.probes;
+  info.dtype = found.dtype;
+  info.has_w_o = found.has_w_o;
+  info.uses_seed = found.uses_seed;
+  info.layers = found.layers;
+  info.content = found.content;
+  info.token_ids = found.token_ids;
+  return info;
+}
+
+}  // namespace kvlab::run

@@ -1,0 +1,70 @@
+#include "run/provenance.h"
+
+#include <ATen/Version.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <array>
+#include <fstream>
+#include <thread>
+
+#include "base/code_version.h"
+#include "base/h5.h"
+#include "run/cell.h"
+
+namespace kvlab::run {
+namespace {
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+/// "model name" of /proc/cpuinfo.
+std::string cpu_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+int64_t cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
+std::map<std::string, std::string> provenance(const config::Experiment& experiment, const Options& options) {
+  return {
+      {"schema", "kvlab.results/1"},
+      {"name", experiment.name},
+      {"created", timestamp()},
+      {"code_version", code_version()},
+      {"code_dirty", code_dirty() ? "true" : "false"},
+      {"argv", options.argv},
+      {"host", host_name()},
+      {"cpu", cpu_name()},
+      {"cores", std::to_string(cores())},
+      {"gpu", "none"},
+      {"backend", experiment.backend},
+      {"experiment_file", experiment.file.string()},
+      {"libtorch_version", TORCH_VERSION},
+      {"hdf5_version", h5::library_version()},
+      {"compiler", fmt::format("{} {}",
+#if defined(__clang__)
+                               "clang",
+#else
+                               "gcc",
+#endif
+                               __VERSION__)},
+  };
+}
+
+}  // namespace kvlab::run

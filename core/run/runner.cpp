@@ -1,0 +1,290 @@
+#include "run/runner.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "base/error.h"
+#include "base/h5.h"
+#include "base/names.h"
+#include "run/cell.h"
+#include "run/provenance.h"
+#include "store/parts.h"
+#include "store/results_file.h"
+#include "store/run_lock.h"
+
+namespace kvlab::run {
+namespace {
+
+using config::Cell;
+using config::CellState;
+
+/// What workers tell the thread that watches them.
+struct Event {
+  enum class Kind { finished, learning, broken };
+  Kind kind = Kind::finished;
+  size_t cell = 0;
+  std::string status, reason;
+  double seconds = 0;
+  int64_t done = 0, all = 0;
+};
+
+/// Shared by the workers and the watching thread. Workers hold it too, so that it outlives an interrupted run.
+struct Shared {
+  Shared(config::Plan the_plan, std::filesystem::path the_output)
+      : plan(std::move(the_plan)),
+        output(std::move(the_output)),
+        calibrations(output.parent_path() / "calibrations") {}
+
+  const config::Plan plan;
+  const std::filesystem::path output;
+  Samples samples;
+  calibrate::CalibrationStore calibrations;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<size_t> to_do;
+  std::deque<Event> events;
+  int64_t workers = 0;
+  bool stopping = false;
+
+  void tell(Event event) {
+    const std::lock_guard lock(mutex);
+    events.push_back(std::move(event));
+    changed.notify_all();
+  }
+
+  /// The next cell, or nothing where none is left.
+  std::optional<size_t> next() {
+    const std::lock_guard lock(mutex);
+    if (stopping || to_do.empty()) return std::nullopt;
+    const size_t cell = to_do.front();
+    to_do.pop_front();
+    return cell;
+  }
+
+  void leave() {
+    const std::lock_guard lock(mutex);
+    --workers;
+    changed.notify_all();
+  }
+};
+
+void compute_and_store(Shared& shared, size_t index) {
+  const Cell& cell = shared.plan.cells[index];
+  const auto learning = [&](int64_t done, int64_t all) {
+    shared.tell({.kind = Event::Kind::learning, .cell = index, .status = {}, .reason = {}, .done = done, .all = all});
+  };
+  const store::CellResult result = compute(cell, shared.samples, shared.calibrations, learning);
+  shared.samples.release(cell);
+  store::write_part(shared.output, result);
+  shared.tell({.kind = Event::Kind::finished,
+               .cell = index,
+               .status = result.status,
+               .reason = result.reason,
+               .seconds = result.seconds});
+}
+
+void work(const std::shared_ptr<Shared>& shared, int threads) {
+  at::set_num_threads(threads);
+  while (const auto index = shared->next()) {
+    try {
+      compute_and_store(*shared, *index);
+    } catch (const std::exception& error) {
+      // Computing turns its errors into results; what arrives here is that a result could not be stored.
+      shared->tell({.kind = Event::Kind::broken, .cell = *index, .status = {}, .reason = error.what()});
+      break;
+    }
+  }
+  shared->leave();
+}
+
+/// Rows of the selected cells, and of cells that the file has from an earlier run of the same experiment.
+std::vector<store::SummaryRow> summary_rows(const config::Experiment& experiment, const config::Plan& plan,
+                                            const std::set<size_t>& chosen,
+                                            const std::map<std::string, store::CellResult>& known) {
+  std::vector<store::SummaryRow> rows;
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const config::Row& row = plan.rows[i];
+    const std::string& id = plan.cells[row.cell].id;
+    if (chosen.count(row.cell) == 0 && known.count(id) == 0) continue;
+    store::SummaryRow out;
+    out.row = static_cast<int64_t>(i);
+    out.cell = id;
+    out.method = row.method;
+    out.label = row.label;
+    out.dataset = row.dataset;
+    out.backend = experiment.backend;
+    out.layer = row.layer;
+    out.seed = row.seed;
+    out.seed_used = row.seed_used;
+    out.sweep = row.sweep;
+    out.warnings = row.warnings;
+    rows.push_back(std::move(out));
+  }
+  return rows;
+}
+
+/// What an earlier run left in the output; empty where there is none. Refuses another experiment's file.
+store::Results earlier(const config::Experiment& experiment) {
+  if (!std::filesystem::exists(experiment.output)) return {};
+  store::Results results = store::read_results(experiment.output);
+  const std::string name = results.attributes["name"];
+  if (name != experiment.name) {
+    throw Error(fmt::format("{} holds the experiment '{}', not '{}'; choose another output with --out",
+                            experiment.output.string(), name, experiment.name));
+  }
+  return results;
+}
+
+/// Hands out cells to workers and waits for them, telling the observer what happens.
+class Watch {
+ public:
+  Watch(std::shared_ptr<Shared> shared, Observer& observer, Outcome& outcome)
+      : shared_(std::move(shared)), observer_(observer), outcome_(outcome) {}
+
+  void start(int64_t jobs) {
+    const int threads = static_cast<int>(std::max<int64_t>(1, cores() / jobs));
+    shared_->workers = jobs;
+    // Detached: an interrupted run does not wait for the cells under way.
+    for (int64_t i = 0; i < jobs; ++i) std::thread(work, shared_, threads).detach();
+  }
+
+  void wait(const std::atomic<bool>& stop) {
+    std::unique_lock lock(shared_->mutex);
+    while (true) {
+      shared_->changed.wait_for(lock, std::chrono::milliseconds(50));
+      std::deque<Event> events = std::exchange(shared_->events, {});
+      const bool over = shared_->workers == 0;
+      if (stop || !broken_.empty()) shared_->stopping = true;
+      lock.unlock();
+      for (const Event& event : events) tell(event);
+      if (stop) {
+        outcome_.interrupted = true;
+        return;
+      }
+      if (over) break;
+      lock.lock();
+    }
+    if (!broken_.empty()) throw Error(broken_);
+  }
+
+ private:
+  void tell(const Event& event) {
+    const Cell& cell = shared_->plan.cells[event.cell];
+    switch (event.kind) {
+      case Event::Kind::learning:
+        observer_.learning(cell, event.done, event.all);
+        return;
+      case Event::Kind::broken:
+        broken_ = event.reason;
+        return;
+      case Event::Kind::finished:
+        break;
+    }
+    if (event.status == "complete") ++outcome_.complete;
+    if (event.status == "failed") ++outcome_.failed;
+    if (event.status == "unsupported") ++outcome_.unsupported;
+    --outcome_.left;
+    observer_.finished_cell(cell, event.status, event.reason, event.seconds);
+  }
+
+  std::shared_ptr<Shared> shared_;
+  Observer& observer_;
+  Outcome& outcome_;
+  std::string broken_;
+};
+
+}  // namespace
+
+std::vector<size_t> selected(const config::Plan& plan, const Options& options) {
+  std::set<size_t> wanted;
+  std::set<std::string> unknown(options.only.begin(), options.only.end());
+  std::set<std::string> names;
+  for (const config::Row& row : plan.rows) {
+    names.insert(row.method);
+    names.insert(row.label);
+    const bool named = std::any_of(options.only.begin(), options.only.end(), [&](const std::string& name) {
+      return name == row.method || name == row.label;
+    });
+    if (options.only.empty() || named) wanted.insert(row.cell);
+    unknown.erase(row.method);
+    unknown.erase(row.label);
+  }
+  if (!unknown.empty()) {
+    throw Error(fmt::format("--only: '{}' is no method of this experiment{}", *unknown.begin(),
+                            did_you_mean(*unknown.begin(), {names.begin(), names.end()})));
+  }
+  // Neighbours share a sample, so a shard is a run of neighbours.
+  const std::vector<size_t> all(wanted.begin(), wanted.end());
+  const auto bound = [&](int64_t shard) {
+    return static_cast<int64_t>(all.size()) * shard / options.shards;
+  };
+  return {all.begin() + bound(options.shard - 1), all.begin() + bound(options.shard)};
+}
+
+Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
+            Observer& observer, const std::atomic<bool>& stop) {
+  const std::vector<size_t> cells = selected(plan, options);
+  const store::RunLock lock(experiment.output);
+  if (!lock.is_effective()) {
+    observer.warning("this file system has no locks: nothing keeps a second run from writing the same file");
+  }
+  store::Results results = earlier(experiment);
+  const auto is_complete = [&](const Cell& cell) {
+    const auto found = results.cells.find(cell.id);
+    return !options.rerun && found != results.cells.end() && found->second.status == "complete";
+  };
+
+  Outcome outcome;
+  auto shared = std::make_shared<Shared>(plan, experiment.output);
+  std::vector<store::CellResult> known_states;
+  for (const size_t index : cells) {
+    const Cell& cell = plan.cells[index];
+    if (cell.state == CellState::excluded) {
+      ++outcome.excluded;
+      known_states.push_back(not_run(cell, "excluded", cell.reason));
+    } else if (cell.state == CellState::unsupported) {
+      ++outcome.unsupported;
+      known_states.push_back(not_run(cell, "unsupported", cell.reason));
+    } else if (is_complete(cell)) {
+      ++outcome.complete;
+      ++outcome.reused;
+    } else {
+      known_states.push_back(not_run(cell, "interrupted", "not finished when the run stopped"));
+      shared->to_do.push_back(index);
+      shared->samples.expect(cell);
+      ++outcome.left;
+    }
+  }
+
+  // The file has every row from the start, so that whoever reads it at any moment sees what is still to come.
+  results.attributes = provenance(experiment, options);
+  results.experiment_source = experiment.source_text;
+  results.experiment_resolved = experiment.resolved_text;
+  results.axes = plan.axes;
+  results.rows = summary_rows(experiment, plan, {cells.begin(), cells.end()}, results.cells);
+  store::begin(experiment.output, results, known_states);
+
+  const auto to_do = static_cast<int64_t>(shared->to_do.size());
+  const int64_t jobs = std::clamp<int64_t>(options.jobs > 0 ? options.jobs : cores(), 1, std::max<int64_t>(1, to_do));
+  observer.started(to_do + outcome.reused, outcome.reused, jobs);
+  if (to_do > 0) {
+    Watch watch(shared, observer, outcome);
+    watch.start(jobs);
+    watch.wait(stop);
+  }
+  // Nobody may be within HDF5 while the parts are folded in and, if interrupted, the process is left.
+  h5::mutex().lock();
+  store::fold(experiment.output);
+  if (!outcome.interrupted) h5::mutex().unlock();
+  return outcome;
+}
+
+}  // namespace kvlab::run

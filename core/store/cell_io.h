@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "base/h5.h"
+#include "store/results.h"
+
+namespace kvlab::store {
+
+/// How much of a cell is read: `light` leaves out the arrays (metrics by head, samples, tokens,
+/// rotation, center).
+enum class Detail { light, full };
+
+/// "/cells/<id>".
+std::string cell_group(const std::string& id);
+
+/// Writes the group of one cell (contract section 6) and seals it with a checksum.
+void write_cell(h5::File& file, const CellResult& cell);
+
+/// Reads the group of one cell. Throws Error naming what is missing.
+CellResult read_cell(const h5::File& file, const std::string& id, Detail detail);
+
+}  // namespace kvlab::store

@@ -1,0 +1,71 @@
+#include "store/replacement.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace kvlab::store {
+namespace fs = std::filesystem;
+namespace {
+
+fs::path folder_of(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+/// Flushes a file or folder to the disk; false where the system says that this failed.
+bool sync(const fs::path& path, int flags) {
+  const int descriptor = open(path.c_str(), flags | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const int result = fsync(descriptor);
+  const int reason = errno;
+  close(descriptor);
+  errno = reason;
+  // Some file systems cannot sync a folder.
+  return result == 0 || reason == EINVAL;
+}
+
+}  // namespace
+
+Replacement::Replacement(fs::path target) : target_(std::move(target)) {
+  static std::atomic<int> count = 0;
+  temp_ = folder_of(target_) /
+          fmt::format(".{}.{}-{}.tmp", target_.filename().string(), getpid(), count++);
+}
+
+Replacement::~Replacement() {
+  std::error_code ignored;
+  if (!committed_) fs::remove(temp_, ignored);
+}
+
+void Replacement::commit() {
+  if (!sync(temp_, O_RDONLY) || rename(temp_.c_str(), target_.c_str()) != 0) {
+    throw Error(fmt::format("{}: cannot be written: {}", target_.string(), std::strerror(errno)));
+  }
+  committed_ = true;
+  sync(folder_of(target_), O_RDONLY | O_DIRECTORY);
+}
+
+void remove_leftovers(const fs::path& target) {
+  const std::string prefix = "." + target.filename().string() + ".";
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(target), error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(prefix) && name.ends_with(".tmp")) fs::remove(entry.path(), error);
+  }
+}
+
+void make_folder_of(const fs::path& file) {
+  std::error_code error;
+  fs::create_directories(folder_of(file), error);
+  if (error) {
+    throw Error(fmt::format("{}: its folder cannot be made: {}", file.string(), error.message()));
+  }
+}
+
+}  // namespace kvlab::store
