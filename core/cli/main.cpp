@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 
+#include "base/allocator.h"
 #include "base/code_version.h"
 #include "base/error.h"
 #include "base/names.h"
@@ -56,6 +57,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvlab::keep_memory_low();
   try {
     return run(argc, argv);
   } catch (const kvlab::Error& error) {

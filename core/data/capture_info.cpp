@@ -102,7 +102,8 @@ void check_shape(const h5::File& file, const std::string& dataset, const Shape& 
          form, text_of(expected));
   }
   if (found != expected) {
-    fail(file, dataset, "has shape {}, expected {} = {}, as the attributes, /tokens and /positions say",
+    fail(file, dataset,
+         "has shape {}, expected {} = {}, as the attributes, /tokens and /positions say",
          text_of(found), form, text_of(expected));
   }
 }
@@ -139,9 +140,8 @@ std::vector<int64_t> find_layers(const h5::File& file) {
     if (!number || layer_group(*number) != name || !file.is_group(group)) {
       fail(file, group, "is not a layer, expected a group named {}NNN", kLayerPrefix);
     }
-    const auto layer = file.has_attribute(group, "layer")
-                           ? file.attribute<int64_t>(group, "layer")
-                           : *number;
+    const auto layer =
+        file.has_attribute(group, "layer") ? file.attribute<int64_t>(group, "layer") : *number;
     if (layer != *number) {
       fail(file, group, "has attribute layer = {}, expected {}", layer, *number);
     }

@@ -18,9 +18,10 @@ struct CaptureInfo : Description {
   std::string created_by;
 };
 
-/// Reads and checks everything but the tensors' elements: schema, attributes, tokens, positions, and shape and type of
-/// every layer's datasets; all layers hold one type. `content` is the SHA-256 of the file's bytes.
-/// Throws Error in one sentence that names the file and the object, what was expected and what was found.
+/// Reads and checks everything but the tensors' elements: schema, attributes, tokens, positions,
+/// and shape and type of every layer's datasets; all layers hold one type. `content` is the SHA-256
+/// of the file's bytes. Throws Error in one sentence that names the file and the object, what was
+/// expected and what was found.
 CaptureInfo describe_capture(const std::filesystem::path& path);
 
 /// The same from an open file, without `content`.
@@ -29,8 +30,8 @@ CaptureInfo read_capture_info(const h5::File& file);
 /// "layer_010" for 10.
 std::string layer_group(int64_t layer);
 
-/// Storage type of a capture's dataset: float32, float16, or uint16 with the attribute dtype = "bfloat16".
-/// Throws Error for anything else.
+/// Storage type of a capture's dataset: float32, float16, or uint16 with the attribute dtype =
+/// "bfloat16". Throws Error for anything else.
 DType stored_type(const h5::File& file, const std::string& dataset);
 
 }  // namespace kvlab::data

@@ -19,10 +19,9 @@ Draws::Draws(int64_t seed, int64_t passage)
 void Draws::normals(Stream stream, uint64_t row, int64_t count, double* out) const {
   for (int64_t start = 0; start < count; start += 4) {
     const uint64_t block = (row << kBlockBits) | static_cast<uint64_t>(start / 4);
-    const auto words =
-        philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                    static_cast<uint32_t>(stream), passage_},
-                   {key_[0], key_[1]});
+    const auto words = philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                                   static_cast<uint32_t>(stream), passage_},
+                                  {key_[0], key_[1]});
     const int64_t here = std::min<int64_t>(4, count - start);
     for (int64_t i = 0; i < here; ++i) out[start + i] = normal_from(words[static_cast<size_t>(i)]);
   }

@@ -21,8 +21,8 @@ enum class Stream : uint32_t {
   rotation = 13,
 };
 
-/// Random numbers by address: each is a function of (seed, passage, stream, row, column) alone, so that a longer
-/// sample begins with the shorter one and the order of filling does not matter.
+/// Random numbers by address: each is a function of (seed, passage, stream, row, column) alone, so
+/// that a longer sample begins with the shorter one and the order of filling does not matter.
 class Draws {
  public:
   Draws(int64_t seed, int64_t passage);

@@ -29,7 +29,8 @@ std::vector<int64_t> probe_positions(int64_t tokens, const ProbeChoice& choice) 
   const int64_t half = tokens / 2;
   std::vector<int64_t> positions;
   for (int64_t i = 0; i < choice.count; ++i) {
-    // With more probes than tokens in the half, the first ones fall one before it; position −1 does not exist.
+    // With more probes than tokens in the half, the first ones fall one before it; position −1 does
+    // not exist.
     const int64_t position = half + (i + 1) * (tokens - half) / choice.count - 1;
     if (position >= 0 && (positions.empty() || position != positions.back())) {
       positions.push_back(position);

@@ -8,8 +8,8 @@
 
 namespace kvlab::data {
 
-/// Keys and values of one layer with the queries of some positions, all after RoPE (contract section 1).
-/// Query head i reads KV head i / (Hq / Hkv).
+/// Keys and values of one layer with the queries of some positions, all after RoPE (contract
+/// section 1). Query head i reads KV head i / (Hq / Hkv).
 struct Sample {
   at::Tensor q;          // [B, Hq, P, d], stored dtype
   at::Tensor k;          // [B, Hkv, T, d], stored dtype

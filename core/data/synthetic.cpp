@@ -10,8 +10,8 @@
 namespace kvlab::data {
 namespace {
 
-
-/// A new [batch, heads, tokens, d] tensor; row(b, h, t, out) writes one row. Rounded to float, then to T, half to even.
+/// A new [batch, heads, tokens, d] tensor; row(b, h, t, out) writes one row. Rounded to float, then
+/// to T, half to even.
 template <class T, class Row>
 at::Tensor filled(std::vector<int64_t> shape, const Row& row) {
   at::Tensor tensor = at::empty(shape, at::dtype(c10::CppTypeToScalarType<T>::value));
@@ -53,9 +53,8 @@ Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& p
   sample.dtype = spec.dtype;
   sample.positions = at::tensor(positions, at::kLong);
   const std::vector<int64_t> shape = {spec.batch, spec.kv_heads, spec.tokens, spec.head_dim};
-  sample.k = filled(spec.dtype, shape, [&](int64_t b, int64_t h, int64_t t, double* out) {
-    rows.key(b, h, t, out);
-  });
+  sample.k = filled(spec.dtype, shape,
+                    [&](int64_t b, int64_t h, int64_t t, double* out) { rows.key(b, h, t, out); });
   sample.v = filled(spec.dtype, shape, [&](int64_t b, int64_t h, int64_t t, double* out) {
     rows.value(b, h, t, out);
   });
@@ -64,11 +63,11 @@ Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& p
                       rows.query(b, h, positions[static_cast<size_t>(i)], out);
                     });
   if (spec.hidden > 0) {
-    sample.w_o = filled<float>({1, spec.hidden, spec.q_heads, spec.head_dim},
-                               [&](int64_t, int64_t row, int64_t h, double* out) {
-                                 rows.w_o(row, h, out);
-                               })
-                     .view({spec.hidden, spec.q_heads * spec.head_dim});
+    sample.w_o =
+        filled<float>({1, spec.hidden, spec.q_heads, spec.head_dim}, [&](int64_t, int64_t row,
+                                                                         int64_t h, double* out) {
+          rows.w_o(row, h, out);
+        }).view({spec.hidden, spec.q_heads * spec.head_dim});
   }
   return sample;
 }

@@ -54,8 +54,7 @@ void lean_on_sinks(const SyntheticSpec& spec, KeyHead& head) {
   }
   const double distance = norm_of(head.lean);
   if (distance == 0.0) return;
-  head.lean_norm =
-      std::min(spec.sink_logit_gain * root / distance, kLargestLean * spec.query_norm);
+  head.lean_norm = std::min(spec.sink_logit_gain * root / distance, kLargestLean * spec.query_norm);
   for (double& x : head.lean) x *= head.lean_norm / distance;
 }
 

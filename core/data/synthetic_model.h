@@ -7,14 +7,16 @@
 
 namespace kvlab::data {
 
-/// What is fixed for one KV head whatever the text: drawn from `model`, not from the seed. All vectors are [d].
+/// What is fixed for one KV head whatever the text: drawn from `model`, not from the seed. All
+/// vectors are [d].
 struct KeyHead {
-  std::vector<double> noise_scale;  // standard deviation of the noise; squares of it and of `mean` add up to d
-  std::vector<double> mean;         // mean vector in the same unit
-  std::vector<bool> turning;        // the mean of this channel oscillates
-  std::vector<double> sink;         // unit vector of a sink's form
-  /// Added to each query of the head: the shortest vector that gives sinks their logit gain, or the longest allowed
-  /// one of that direction. Zero where the pattern has no sinks.
+  std::vector<double>
+      noise_scale;  // standard deviation of the noise; squares of it and of `mean` add up to d
+  std::vector<double> mean;   // mean vector in the same unit
+  std::vector<bool> turning;  // the mean of this channel oscillates
+  std::vector<double> sink;   // unit vector of a sink's form
+  /// Added to each query of the head: the shortest vector that gives sinks their logit gain, or the
+  /// longest allowed one of that direction. Zero where the pattern has no sinks.
   std::vector<double> lean;
   double lean_norm = 0.0;
 };

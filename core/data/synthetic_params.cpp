@@ -30,19 +30,30 @@ bool is_random(const Settings& item) { return !is_one_of(item, {"constant"}); }
 
 Param count(std::string key, int64_t fallback, double least, double most, std::string help,
             Used used = {}) {
-  return {.key = std::move(key), .type = Type::integer, .fallback = fallback, .least = least,
-          .most = most, .help = std::move(help), .used = std::move(used)};
+  return {.key = std::move(key),
+          .type = Type::integer,
+          .fallback = fallback,
+          .least = least,
+          .most = most,
+          .help = std::move(help),
+          .used = std::move(used)};
 }
 
 Param real(std::string key, double fallback, double least, double most, std::string help,
            Used used = {}) {
-  return {.key = std::move(key), .type = Type::real, .fallback = fallback, .least = least,
-          .most = most, .help = std::move(help), .used = std::move(used)};
+  return {.key = std::move(key),
+          .type = Type::real,
+          .fallback = fallback,
+          .least = least,
+          .most = most,
+          .help = std::move(help),
+          .used = std::move(used)};
 }
 
 std::vector<Param> shape_params() {
   return {
-      {.key = "pattern", .fallback = "gaussian",
+      {.key = "pattern",
+       .fallback = "gaussian",
        .choices = {"gaussian", "outlier_channels", "mean_dominated", "low_norm_sink", "high_norm",
                    "modality", "constant"},
        .help = "what the keys look like"},
@@ -51,7 +62,9 @@ std::vector<Param> shape_params() {
       count("q_heads", 32, 1, 4096, "Hq, query heads; a multiple of kv_heads"),
       count("head_dim", 128, 1, 4096, "d, channels of a head"),
       count("batch", 1, 1, 1024, "B, sequences"),
-      {.key = "dtype", .fallback = "bf16", .choices = {"bf16", "fp16", "fp32"},
+      {.key = "dtype",
+       .fallback = "bf16",
+       .choices = {"bf16", "fp16", "fp32"},
        .help = "type in which q, k and v are held"},
       count("hidden", 256, 0, 65536,
             "D, rows of W_O (independent normals of variance 1/(Hq·d)); 0: no W_O"),
@@ -69,7 +82,9 @@ std::vector<Param> key_params() {
   return {
       real("key_norm", 17.0, 0.0, kLargestNorm,
            "mean norm of a key: 17 as Llama-2-7B, 6.5 as Qwen3-VL-8B",
-           [](const Settings& item) { return !is_one_of(item, {"modality", "constant"}); }),
+           [](const Settings& item) {
+             return !is_one_of(item, {"modality", "constant"});
+           }),
       real("mean_fraction", 0.9, 0.0, 1.0,
            "share of a key's squared norm that lies in the mean vector of its head", has_mean),
       count("outlier_count", 8, 0, 4096, "outlier channels of a head (at most head_dim)",
@@ -92,14 +107,18 @@ std::vector<Param> pattern_params() {
   const Used high = only("high_norm");
   const Used modality = only("modality");
   return {
-      {.key = "sink_positions", .type = Type::text, .fallback = "0,4",
+      {.key = "sink_positions",
+       .type = Type::text,
+       .fallback = "0,4",
        .help = "positions of sinks, separated by commas; none: only those of sink_every",
        .used = sinks},
       count("sink_every", 97, 0, 1 << 24, "a further sink every so many tokens; 0: none", sinks),
       real("sink_norm", 2.7, 0.0, kLargestNorm,
            "norm of a sink's key: 2.7 as Llama-2-7B; 0.35 beside key_norm 7.8 is the extreme case",
            sinks),
-      {.key = "sink_form", .fallback = "spike", .choices = {"spike", "flat"},
+      {.key = "sink_form",
+       .fallback = "spike",
+       .choices = {"spike", "flat"},
        .help = "a sink's key: one spike channel, or the same magnitude in every channel",
        .used = sinks},
       real("sink_share", 0.9, 0.0, 1.0,
@@ -125,10 +144,11 @@ std::vector<Param> other_params() {
       real("query_norm", 15.0, 0.0, kLargestNorm, "mean norm of a query"),
       real("query_jitter", 0.04, 0.0, 1.0, "standard deviation of the log of a query's norm",
            has_base_key),
-      real("query_spread", 0.5, 0.0, 2.0,
-           "standard deviation of the log of the scale of a query channel (fixed for a query head); "
-           "0: isotropic, which leaves covariances of queries nothing to find",
-           has_base_key),
+      real(
+          "query_spread", 0.5, 0.0, 2.0,
+          "standard deviation of the log of the scale of a query channel (fixed for a query head); "
+          "0: isotropic, which leaves covariances of queries nothing to find",
+          has_base_key),
   };
 }
 

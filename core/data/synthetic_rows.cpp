@@ -90,8 +90,7 @@ void SyntheticRows::query(int64_t batch, int64_t head, int64_t token, double* ou
   const std::vector<double>& scale = query_scales_[static_cast<size_t>(head)];
   for (size_t c = 0; c < scale.size(); ++c) out[c] *= scale[c];
   const double norm = spec_.query_norm * jitter(spec_.query_jitter, Stream::query_norm, row);
-  const KeyHead& fixed =
-      key_heads_[static_cast<size_t>(head / (spec_.q_heads / spec_.kv_heads))];
+  const KeyHead& fixed = key_heads_[static_cast<size_t>(head / (spec_.q_heads / spec_.kv_heads))];
   if (fixed.lean_norm == 0.0) return scale_to(norm, out);
 
   // The query's own part is at right angles to the lean, which alone sets the gain of the sinks.

@@ -8,8 +8,8 @@
 
 namespace kvlab::data {
 
-/// Rows of the generated tensors, one head of one token at a time, each [d] and in double. Each row depends on the
-/// model's weights and on (seed, passage, batch, head, token) only.
+/// Rows of the generated tensors, one head of one token at a time, each [d] and in double. Each row
+/// depends on the model's weights and on (seed, passage, batch, head, token) only.
 class SyntheticRows {
  public:
   SyntheticRows(const SyntheticSpec& spec, int64_t seed);

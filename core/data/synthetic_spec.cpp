@@ -59,9 +59,7 @@ std::optional<DType> dtype_of(std::string_view name) {
   return std::nullopt;
 }
 
-bool turn_of(int64_t token, int64_t every) {
-  return every > 0 && token > 0 && token % every == 0;
-}
+bool turn_of(int64_t token, int64_t every) { return every > 0 && token > 0 && token % every == 0; }
 
 }  // namespace
 

@@ -97,6 +97,8 @@ const std::vector<Param>& calibrate_params() {
        .help = "steps between looks at the held-out loss"},
       {.key = "queries", .type = Type::integer, .fallback = 64, .least = 1, .most = kMany,
        .help = "query positions of the loss, the last ones of a sequence"},
+      {.key = "bits", .type = Type::integer, .fallback = 2, .least = 1, .most = 8,
+       .help = "bits of the quantizer inside the loss"},
       {.key = "group", .type = Type::integer, .fallback = 128, .least = 1, .most = kMany,
        .help = "group of the quantizer inside the loss"},
       {.key = "clip_key", .type = Type::optional_real, .fallback = 0.96, .least = 0,

@@ -46,8 +46,10 @@ void AttentionErrors::add(int64_t sequence, int64_t q_head, const attention::Exa
   key_[q_head] += square_sum(read.key_error);
   value_[q_head] += square_sum(read.value_error);
   norm_[q_head] += square_sum(exact.output);
-  vectors_[static_cast<size_t>(sequence)][static_cast<size_t>(q_head)] = {
-      exact.output, read.key_error, read.value_error};
+  Vectors& vectors = vectors_[static_cast<size_t>(sequence)][static_cast<size_t>(q_head)];
+  vectors.output.push_back(exact.output);
+  vectors.key_error.push_back(read.key_error);
+  vectors.value_error.push_back(read.value_error);
 }
 
 Arrays AttentionErrors::finish() const {
@@ -71,9 +73,9 @@ Arrays AttentionErrors::finish() const {
   for (const std::vector<Vectors>& heads : vectors_) {
     std::vector<at::Tensor> output, key_error, value_error;
     for (const Vectors& head : heads) {
-      output.push_back(head.output);
-      key_error.push_back(head.key_error);
-      value_error.push_back(head.value_error);
+      output.push_back(at::cat(head.output));
+      key_error.push_back(at::cat(head.key_error));
+      value_error.push_back(at::cat(head.value_error));
     }
     const at::Tensor from_key = at::cat(key_error, -1).matmul(projection);
     const at::Tensor from_value = at::cat(value_error, -1).matmul(projection);
@@ -93,8 +95,8 @@ Arrays AttentionErrors::by_probe() const {
   for (const std::vector<Vectors>& heads : vectors_) {
     std::vector<at::Tensor> error, norm;
     for (const Vectors& head : heads) {
-      error.push_back((head.key_error + head.value_error).square().sum(-1));
-      norm.push_back(head.output.square().sum(-1));
+      error.push_back((at::cat(head.key_error) + at::cat(head.value_error)).square().sum(-1));
+      norm.push_back(at::cat(head.output).square().sum(-1));
     }
     errors.push_back(at::stack(error));
     norms.push_back(at::stack(norm));

@@ -11,6 +11,7 @@ class AttentionErrors {
   /// w_o: [D, Hq·d], undefined where there is none.
   AttentionErrors(int64_t sequences, int64_t q_heads, at::Tensor w_o);
 
+  /// Some probes of one query head of one sequence; those of one head come in order.
   void add(int64_t sequence, int64_t q_head, const attention::Exact& exact, const attention::Read& read);
 
   Arrays finish() const;
@@ -24,9 +25,9 @@ class AttentionErrors {
   // Each [Hq] float64, sums over sequences (and probes).
   at::Tensor probes_, logit_, kl_, top1_, cosine_;
   at::Tensor error_, key_, value_, norm_;
-  // Outputs and the two error vectors of each sequence and query head.
+  // Outputs and the two error vectors of each sequence and query head, [P, d] in pieces.
   struct Vectors {
-    at::Tensor output, key_error, value_error;  // [P, d]
+    std::vector<at::Tensor> output, key_error, value_error;
   };
   std::vector<std::vector<Vectors>> vectors_;
 };

@@ -11,18 +11,18 @@ SampleContext::SampleContext(data::Sample sample, int64_t budget)
   keep_ = bytes <= budget;
 }
 
-std::shared_ptr<const attention::Exact> SampleContext::compute(int64_t sequence, int64_t q_head) const {
-  const int64_t head = q_head / sample_.group();
-  return std::make_shared<const attention::Exact>(attention::exact_attention(
-      sample_.q[sequence][q_head].to(at::kDouble), sample_.k[sequence][head].to(at::kDouble),
-      sample_.v[sequence][head].to(at::kDouble), sample_.positions));
-}
-
-std::shared_ptr<const attention::Exact> SampleContext::exact(int64_t sequence, int64_t q_head) const {
-  if (!keep_) return compute(sequence, q_head);
+attention::Exact SampleContext::exact(int64_t sequence, int64_t q_head, const at::Tensor& k, const at::Tensor& v,
+                                      int64_t first, int64_t count) const {
+  const auto compute = [&](int64_t begin, int64_t n) {
+    return attention::exact_attention(sample_.q[sequence][q_head].narrow(0, begin, n).to(at::kDouble), k, v,
+                                      sample_.positions.narrow(0, begin, n));
+  };
+  if (!keep_) return compute(first, count);
   const auto index = static_cast<size_t>(sequence * sample_.q_heads() + q_head);
-  std::call_once(once_[index], [&] { kept_[index] = compute(sequence, q_head); });
-  return kept_[index];
+  std::call_once(once_[index], [&] { kept_[index] = compute(0, sample_.positions.size(0)); });
+  const attention::Exact& all = kept_[index];
+  return {all.logits.narrow(0, first, count), all.log_weights.narrow(0, first, count),
+          all.output.narrow(0, first, count)};
 }
 
 }  // namespace kvlab::metrics

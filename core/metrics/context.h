@@ -1,7 +1,5 @@
 #pragma once
 
-#include <map>
-#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -18,16 +16,17 @@ class SampleContext {
 
   const data::Sample& sample() const { return sample_; }
 
-  /// Exact attention of one query head of one sequence.
-  std::shared_ptr<const attention::Exact> exact(int64_t sequence, int64_t q_head) const;
+  /// Exact attention of probes [first, first + count) of one query head of one sequence. k, v: the head's keys and
+  /// values in float64 [T, d], which the caller has anyway.
+  attention::Exact exact(int64_t sequence, int64_t q_head, const at::Tensor& k, const at::Tensor& v, int64_t first,
+                         int64_t count) const;
 
  private:
-  std::shared_ptr<const attention::Exact> compute(int64_t sequence, int64_t q_head) const;
 
   data::Sample sample_;
   bool keep_ = false;
   mutable std::vector<std::once_flag> once_;
-  mutable std::vector<std::shared_ptr<const attention::Exact>> kept_;
+  mutable std::vector<attention::Exact> kept_;
 };
 
 }  // namespace kvlab::metrics

@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "metrics/attention.h"
@@ -46,25 +47,18 @@ class Side {
   /// Encodes and decodes one head of one sequence: float64 [n, d] in captured space; undefined where passthrough.
   at::Tensor decode(int64_t sequence, int64_t head) {
     if (prepared_.passthrough) return {};
-    const at::Tensor x = span()[sequence][head];
-    const at::Tensor scale =
-        scales_.defined() ? scales_[sequence][scales_.size(1) == 1 ? 0 : head] : at::Tensor();
-    const at::Tensor entering = prepared_.transform.forward(x, head, scale);
-    const at::Tensor threshold =
-        prepared_.threshold.defined() ? prepared_.threshold.narrow(0, head, 1) : at::Tensor();
-    const quant::Encoded encoded = prepared_.codec->encode(entering.unsqueeze(0), threshold);
-    const at::Tensor decoded =
-        prepared_.transform.backward(prepared_.codec->decode(encoded)[0], head, scale);
-
-    bytes_.code_row += encoded.codes.size(-1);
-    bytes_.param_row +=
-        encoded.params.size(2) * encoded.params.size(3) * encoded.params.element_size();
-    const at::Tensor exact = x.to(at::kDouble);
-    squared_error_[sequence][head].copy_((decoded - exact).square_().sum(-1));
-    squared_[sequence][head].copy_(exact.square().sum(-1));
-    codec_norm_[sequence][head].copy_(entering.to(at::kDouble).square_().sum(-1).sqrt_());
-    saturated_[head] += encoded.saturated[0].to(at::kDouble);
-    nonfinite_[head] += decoded.isfinite().logical_not_().sum().to(at::kDouble);
+    at::Tensor decoded = at::empty({count_, captured_.size(3)}, at::kDouble);
+    // Groups are independent, so a stretch at a time gives the same numbers and keeps temporaries within the cache.
+    const int64_t stretch = bytes_.row_tokens * std::max<int64_t>(1, kStretch / bytes_.row_tokens);
+    for (int64_t first = 0; first < count_; first += stretch) {
+      const int64_t n = std::min(stretch, count_ - first);
+      decode_stretch(sequence, head, first, n, decoded.narrow(0, first, n));
+    }
+    if (count_ == 0) {
+      // Too short to quantize anything: one row of zeros tells what longer caches will hold.
+      const at::Tensor row = at::zeros({1, bytes_.row_tokens, captured_.size(3)}, at::kFloat);
+      count_bytes(prepared_.codec->encode(row, threshold(head)));
+    }
     return decoded;
   }
 
@@ -98,10 +92,48 @@ class Side {
   const at::Tensor& codec_norm() const { return codec_norm_; }
   const at::Tensor& saturated() const { return saturated_; }
   const at::Tensor& nonfinite() const { return nonfinite_; }
-  const SideBytes& bytes() const { return bytes_; }
+
+  /// Sizes of the rows of the buffers that encoding left.
+  SideBytes bytes() const {
+    SideBytes bytes = bytes_;
+    const int64_t tokens = std::max(count_, bytes_.row_tokens);
+    bytes.code_row = code_bytes_ / tokens;
+    bytes.param_row = param_bytes_ / (tokens / bytes_.row_tokens);
+    return bytes;
+  }
 
  private:
+  static constexpr int64_t kStretch = 4096;  // tokens
+
   at::Tensor span() const { return captured_.narrow(2, begin_, count_); }
+
+  at::Tensor threshold(int64_t head) const {
+    return prepared_.threshold.defined() ? prepared_.threshold.narrow(0, head, 1) : at::Tensor();
+  }
+
+  void count_bytes(const quant::Encoded& encoded) {
+    code_bytes_ += encoded.codes.numel() * encoded.codes.element_size();
+    param_bytes_ += encoded.params.numel() * encoded.params.element_size();
+  }
+
+  /// Tokens [first, first + n) of the span into `decoded`, with their errors, norms and counts.
+  void decode_stretch(int64_t sequence, int64_t head, int64_t first, int64_t n, const at::Tensor& decoded) {
+    const at::Tensor x = span()[sequence][head].narrow(0, first, n);
+    const auto part = [&](const at::Tensor& of) { return of[sequence][head].narrow(0, first, n); };
+    at::Tensor scale;
+    if (scales_.defined()) scale = scales_[sequence][scales_.size(1) == 1 ? 0 : head].narrow(0, first, n);
+    const at::Tensor entering = prepared_.transform.forward(x, head, scale);
+    const quant::Encoded encoded = prepared_.codec->encode(entering.unsqueeze(0), threshold(head));
+    count_bytes(encoded);
+    decoded.copy_(prepared_.transform.backward(prepared_.codec->decode(encoded)[0], head, scale));
+
+    const at::Tensor exact = x.to(at::kDouble);
+    part(squared_error_).copy_((decoded - exact).square_().sum(-1));
+    part(squared_).copy_(exact.square().sum(-1));
+    part(codec_norm_).copy_(entering.to(at::kDouble).square_().sum(-1).sqrt_());
+    saturated_[head] += encoded.saturated[0].to(at::kDouble);
+    nonfinite_[head] += decoded.isfinite().logical_not_().sum().to(at::kDouble);
+  }
 
   const calibrate::PreparedSide& prepared_;
   Settings settings_;
@@ -111,7 +143,8 @@ class Side {
   at::Tensor scales_;
   at::Tensor squared_error_, squared_, codec_norm_;  // [B, Hkv, n]
   at::Tensor saturated_, nonfinite_;                 // [Hkv]
-  SideBytes bytes_;
+  SideBytes bytes_;  // but for the rows that encoding fills
+  int64_t code_bytes_ = 0, param_bytes_ = 0;
 };
 
 /// Norms of all captured rows [B, Hkv, T], head by head.
@@ -123,12 +156,43 @@ at::Tensor captured_norms(const at::Tensor& x) {
   return at::stack(heads, 1);
 }
 
-at::Tensor boundaries(const Windows& windows, Windows::Side side, const at::Tensor& positions) {
-  std::vector<int64_t> limits;
-  for (int64_t i = 0; i < positions.size(0); ++i) {
-    limits.push_back(windows.boundary(side, positions[i].item<int64_t>()));
+/// Positions of the probes and where each reads the history up to, int64 [P].
+struct ProbeLimits {
+  ProbeLimits(const Windows& windows, const at::Tensor& probes) : positions(probes) {
+    std::vector<int64_t> keys, values;
+    for (int64_t i = 0; i < probes.size(0); ++i) {
+      const auto p = probes[i].item<int64_t>();
+      keys.push_back(windows.boundary(Windows::Side::key, p));
+      values.push_back(windows.boundary(Windows::Side::value, p));
+    }
+    key = at::tensor(keys, at::kLong);
+    value = at::tensor(values, at::kLong);
   }
-  return at::tensor(limits, at::kLong);
+
+  at::Tensor positions, key, value;
+};
+
+/// All query heads of one KV head, some probes at a time: temporaries of [probes, T] stay at a few megabytes.
+void attend(const SampleContext& context, attention::HeadCache& cache, const ProbeLimits& limits, int64_t sequence,
+            int64_t head, AttentionErrors& errors) {
+  constexpr int64_t kWeights = 1 << 19;
+  const data::Sample& sample = context.sample();
+  const int64_t probes = sample.positions.size(0);
+  const int64_t some = std::max<int64_t>(1, kWeights / sample.tokens());
+  cache.k = sample.k[sequence][head].to(at::kDouble);
+  cache.v = sample.v[sequence][head].to(at::kDouble);
+  for (int64_t j = head * sample.group(); j < (head + 1) * sample.group(); ++j) {
+    for (int64_t first = 0; first < probes; first += some) {
+      const int64_t count = std::min(some, probes - first);
+      const auto part = [&](const at::Tensor& of) { return of.narrow(0, first, count); };
+      cache.key_boundary = part(limits.key);
+      cache.value_boundary = part(limits.value);
+      const attention::Exact exact = context.exact(sequence, j, cache.k, cache.v, first, count);
+      errors.add(sequence, j, exact,
+                 attention::cached_attention(part(sample.q[sequence][j]).to(at::kDouble), cache, exact,
+                                             part(limits.positions)));
+    }
+  }
 }
 
 void norm_metrics(const data::Sample& sample, const Side& key, const Settings& codec, const Windows& windows,
@@ -160,8 +224,7 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   Side value(method.value, recipe.side("value"), sample.v, sample.dtype, windows);
   const bool attention = measure.count("attention") > 0 || measure.count("tokens") > 0;
   AttentionErrors attention_errors(sample.batch(), sample.q_heads(), sample.w_o);
-  const at::Tensor key_limits = boundaries(windows, Windows::Side::key, sample.positions);
-  const at::Tensor value_limits = boundaries(windows, Windows::Side::value, sample.positions);
+  const ProbeLimits limits(windows, sample.positions);
 
   for (int64_t b = 0; b < sample.batch(); ++b) {
     for (int64_t head = 0; head < sample.kv_heads(); ++head) {
@@ -169,17 +232,7 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
       cache.begin = windows.begin();
       cache.k_read = key.decode(b, head);
       cache.v_read = value.decode(b, head);
-      if (!attention) continue;
-      cache.k = sample.k[b][head].to(at::kDouble);
-      cache.v = sample.v[b][head].to(at::kDouble);
-      cache.key_boundary = key_limits;
-      cache.value_boundary = value_limits;
-      for (int64_t j = head * sample.group(); j < (head + 1) * sample.group(); ++j) {
-        const auto exact = context.exact(b, j);
-        attention_errors.add(b, j, *exact,
-                             attention::cached_attention(sample.q[b][j].to(at::kDouble), cache, *exact,
-                                                         sample.positions));
-      }
+      if (attention) attend(context, cache, limits, b, head, attention_errors);
     }
   }
 

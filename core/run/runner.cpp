@@ -15,9 +15,7 @@
 #include "base/names.h"
 #include "run/cell.h"
 #include "run/provenance.h"
-#include "store/parts.h"
-#include "store/results_file.h"
-#include "store/run_lock.h"
+#include "store/store.h"
 
 namespace kvlab::run {
 namespace {
@@ -244,20 +242,23 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
 
   Outcome outcome;
   auto shared = std::make_shared<Shared>(plan, experiment.output);
-  std::vector<store::CellResult> known_states;
+  std::map<std::string, store::CellResult> states;
+  const auto state = [&](const Cell& cell, const char* status, const std::string& reason) {
+    states[cell.id] = not_run(cell, status, reason);
+  };
   for (const size_t index : cells) {
     const Cell& cell = plan.cells[index];
     if (cell.state == CellState::excluded) {
       ++outcome.excluded;
-      known_states.push_back(not_run(cell, "excluded", cell.reason));
+      state(cell, "excluded", cell.reason);
     } else if (cell.state == CellState::unsupported) {
       ++outcome.unsupported;
-      known_states.push_back(not_run(cell, "unsupported", cell.reason));
+      state(cell, "unsupported", cell.reason);
     } else if (is_complete(cell)) {
       ++outcome.complete;
       ++outcome.reused;
     } else {
-      known_states.push_back(not_run(cell, "interrupted", "not finished when the run stopped"));
+      state(cell, "interrupted", "not finished when the run stopped");
       shared->to_do.push_back(index);
       shared->samples.expect(cell);
       ++outcome.left;
@@ -270,7 +271,8 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   results.experiment_resolved = experiment.resolved_text;
   results.axes = plan.axes;
   results.rows = summary_rows(experiment, plan, {cells.begin(), cells.end()}, results.cells);
-  store::begin(experiment.output, results, known_states);
+  results.cells = std::move(states);
+  store::update_results(experiment.output, results);
 
   const auto to_do = static_cast<int64_t>(shared->to_do.size());
   const int64_t jobs = std::clamp<int64_t>(options.jobs > 0 ? options.jobs : cores(), 1, std::max<int64_t>(1, to_do));
@@ -282,7 +284,9 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   }
   // Nobody may be within HDF5 while the parts are folded in and, if interrupted, the process is left.
   h5::mutex().lock();
-  store::fold(experiment.output);
+  for (const std::filesystem::path& path : store::fold(experiment.output).ignored) {
+    observer.warning(fmt::format("{} is torn or no part of this file; it was left alone", path.string()));
+  }
   if (!outcome.interrupted) h5::mutex().unlock();
   return outcome;
 }

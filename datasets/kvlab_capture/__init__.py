@@ -6,6 +6,7 @@ One file, one idea:
 |----------------|-----------------------------------------------------------------------------|
 | `cli.py`       | errors as one sentence and exit code 2                                      |
 | `atomic.py`    | an output file is whole or absent                                           |
+| `full_disk.py` | a write that fails is told, not a crash                                     |
 | `probes.py`    | which positions' queries are stored                                         |
 | `passages.py`  | a text file becomes token ids [B, T]                                        |
 | `gguf_once.py` | a GGUF file's header is parsed once                                         |

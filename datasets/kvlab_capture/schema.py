@@ -12,6 +12,7 @@ import numpy as np
 
 from .atomic import whole_file
 from .cli import UserError
+from .full_disk import RememberingFile
 
 SCHEMA = "kvlab.capture/1"
 DTYPES = ("float32", "float16", "bfloat16")
@@ -58,8 +59,10 @@ def decode(dataset: h5py.Dataset) -> np.ndarray:
 class CaptureWriter:
     """A capture file being written. `tokens` int32 [B, T], `positions` int32 [P]."""
 
-    def __init__(self, file: h5py.File, tokens: np.ndarray, positions: np.ndarray, dtype: str) -> None:
-        self._file, self._dtype, self._passages = file, dtype, tokens.shape[0]
+    def __init__(
+        self, file: h5py.File, disk: RememberingFile, tokens: np.ndarray, positions: np.ndarray, dtype: str
+    ) -> None:
+        self._file, self._disk, self._dtype, self._passages = file, disk, dtype, tokens.shape[0]
         file.attrs["schema"] = SCHEMA
         file.create_dataset("tokens", data=tokens.astype(np.int32))
         file.create_dataset("positions", data=positions.astype(np.int32))
@@ -81,6 +84,8 @@ class CaptureWriter:
             if name not in group:
                 self._create(group, name, (self._passages, *x.shape), dtype)
             group[name][passage] = encode(x, dtype, f"layer {layer}: {name}")
+        self._file.flush()
+        self._disk.check()
 
     def _create(self, group: h5py.Group, name: str, shape: tuple[int, ...], dtype: str) -> h5py.Dataset:
         """Chunks lie inside one head: [1, 1, rows, d]."""
@@ -98,5 +103,7 @@ class CaptureWriter:
 @contextmanager
 def capture_file(path: Path, tokens: np.ndarray, positions: np.ndarray, dtype: str) -> Iterator[CaptureWriter]:
     """Opens a capture for writing; `path` appears only when all of it is there."""
-    with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
-        yield CaptureWriter(file, tokens, positions, dtype)
+    with whole_file(path) as temporary, RememberingFile(str(temporary)) as disk:
+        with h5py.File(disk, "w") as file:
+            yield CaptureWriter(file, disk, tokens, positions, dtype)
+        disk.check()

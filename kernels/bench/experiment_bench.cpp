@@ -12,7 +12,6 @@
 #include "run/describe.h"
 #include "run/runner.h"
 #include "scratch.h"
-#include "store/results_file.h"
 
 namespace kvlab::bench {
 namespace {

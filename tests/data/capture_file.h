@@ -27,7 +27,8 @@ class TestFolder {
   std::filesystem::path path_;
 };
 
-/// What a test capture holds: B = 1, Hq = 4, Hkv = 2, d = 8 unless changed. Element i of a tensor is fill(i).
+/// What a test capture holds: B = 1, Hq = 4, Hkv = 2, d = 8 unless changed. Element i of a tensor
+/// is fill(i).
 struct TestCapture {
   int64_t batch = 1, q_heads = 4, kv_heads = 2, tokens = 12, head_dim = 8, hidden = 6;
   std::vector<int32_t> positions = {7, 9, 11};

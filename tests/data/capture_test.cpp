@@ -57,8 +57,8 @@ TEST_CASE("data: every pattern of 16 bits comes back unchanged", "[data]") {
   const TestFolder folder;
   const fs::path path = folder / "kv.h5";
   for (const DType type : {DType::fp16, DType::bf16}) {
-    const TestCapture capture = {.kv_heads = 1, .tokens = 8192, .positions = {8191},
-                                 .layers = {0}, .dtype = type};
+    const TestCapture capture = {
+        .kv_heads = 1, .tokens = 8192, .positions = {8191}, .layers = {0}, .dtype = type};
     std::vector<uint16_t> bits(65536);
     for (size_t i = 0; i < bits.size(); ++i) bits[i] = static_cast<uint16_t>(i);
     {
@@ -116,7 +116,8 @@ TEST_CASE("data: a capture describes itself", "[data]") {
   CHECK_FALSE(load_capture(path, 3, kAll, false, &warnings).w_o.defined());
 }
 
-TEST_CASE("data: asked probes are picked; one that is missing means all, with a warning", "[data]") {
+TEST_CASE("data: asked probes are picked; one that is missing means all, with a warning",
+          "[data]") {
   const TestFolder folder;
   const fs::path path = folder / "kv.h5";
   TestCapture{.positions = {5, 8, 9, 10, 11}}.write(path);
@@ -176,17 +177,19 @@ TEST_CASE("data: NaN and Inf are counted and placed, refused unless allowed", "[
     file.close();
   }
   const std::string v_text =
-      path.string() + ": /layer_000/v holds 3 values that are NaN or Inf, the first at [0, 1, 3, 5]";
+      path.string() +
+      ": /layer_000/v holds 3 values that are NaN or Inf, the first at [0, 1, 3, 5]";
   std::vector<std::string> warnings;
-  CHECK_THROWS_WITH(load_capture(path, 0, kAll, false, &warnings),
-                    v_text + ", expected finite values; allow_nonfinite: true uses them as they are");
+  CHECK_THROWS_WITH(
+      load_capture(path, 0, kAll, false, &warnings),
+      v_text + ", expected finite values; allow_nonfinite: true uses them as they are");
   warnings.clear();
   const Sample sample = load_capture(path, 0, {"last", 1}, true, &warnings);
   CHECK(at::isnan(sample.v[0][1][3][5]).item<bool>());
   REQUIRE(warnings.size() == 2);
   CHECK(warnings[0] == v_text);
-  CHECK(warnings[1] == path.string() +
-                           ": /layer_000/w_o holds 1 value that is NaN or Inf, the first at [2, 7]");
+  CHECK(warnings[1] ==
+        path.string() + ": /layer_000/w_o holds 1 value that is NaN or Inf, the first at [2, 7]");
 }
 
 TEST_CASE("data: a layer with a sliding window shorter than the text is a warning", "[data]") {
@@ -204,8 +207,8 @@ TEST_CASE("data: a layer with a sliding window shorter than the text is a warnin
     load_capture(path, 0, {"last", 1}, false, &warnings);
     REQUIRE(warnings.size() == (window < 12 ? 1 : 0));
     if (window < 12) {
-      CHECK(warnings[0] == path.string() +
-                               ": in the model /layer_000 reads the last 4 tokens only, here all 12");
+      CHECK(warnings[0] ==
+            path.string() + ": in the model /layer_000 reads the last 4 tokens only, here all 12");
     }
   }
 }

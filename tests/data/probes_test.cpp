@@ -1,8 +1,9 @@
+#include "data/probes.h"
+
 #include <numeric>
 
 #include "base/error.h"
 #include "catch.h"
-#include "data/probes.h"
 
 using namespace kvlab::data;
 using Positions = std::vector<int64_t>;
@@ -35,8 +36,7 @@ TEST_CASE("data: a wrong probe choice is refused", "[data]") {
   CHECK_THROWS_WITH(probe_positions(10, {"stridden", 3}),
                     "probes: placement 'stridden' is not one of strided, last, all "
                     "(did you mean 'strided'?)");
-  CHECK_THROWS_WITH(probe_positions(10, {"last", 0}),
-                    "probes: count must be at least 1, found 0");
+  CHECK_THROWS_WITH(probe_positions(10, {"last", 0}), "probes: count must be at least 1, found 0");
 }
 
 TEST_CASE("data: asked positions are found among those held, or not at all", "[data]") {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from conftest import REPOSITORY
 from kvlab_capture import schema
 from kvlab_capture.atomic import whole_file
 from kvlab_capture.cli import UserError
@@ -72,3 +75,32 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path, failure:
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot write .*No such file or directory"), whole_file(tmp_path / "no" / "x"):
         pass
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from kvlab_capture import cli, schema
+
+def main():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+    noise = np.random.default_rng(0).standard_normal((2, 512, 64), np.float32)
+    with schema.capture_file(Path(sys.argv[1]), np.zeros((1, 512)), np.arange(512), "float32") as writer:
+        for layer in range(4):
+            writer.add_layer(layer, {}, noise[0])
+            writer.add_passage(layer, 0, {"k": noise, "v": noise})
+    return 0
+
+cli.run(main)
+"""
+
+
+def test_a_full_disk_is_one_sentence_and_no_crash(tmp_path: Path) -> None:
+    """In a process of its own: HDF5 would crash at its end. A limit on file size stands in for the disk."""
+    out = tmp_path / "kv.h5"
+    command = [sys.executable, "-c", FULL_DISK, str(out)]
+    done = subprocess.run(command, cwd=REPOSITORY / "datasets", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"-c: error: cannot write {out}: File too large\n"
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,237 @@
+#include "report/grid.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/names.h"
+#include "metrics_catalog/catalog.h"
+#include "store/summary.h"
+
+namespace kvlab::report {
+namespace {
+
+using nlohmann::json;
+using Rows = std::vector<const store::SummaryRow*>;
+using Words = std::vector<std::string>;
+
+std::vector<json> entries_of(const store::Results& results, const store::SummaryRow& row,
+                             const Words& dimensions) {
+  std::vector<json> entries;
+  for (const std::string& name : dimensions) entries.push_back(entry_of(results, row, name));
+  return entries;
+}
+
+/// Entries that are all numbers ascend; others stay in the order in which they first appear.
+void order_entries(std::vector<std::vector<json>>* keys, size_t dimensions) {
+  std::vector<std::map<json, size_t>> ranks(dimensions);
+  for (size_t i = 0; i < dimensions; ++i) {
+    std::vector<json> seen;
+    for (const auto& key : *keys) {
+      if (std::find(seen.begin(), seen.end(), key[i]) == seen.end()) seen.push_back(key[i]);
+    }
+    if (std::all_of(seen.begin(), seen.end(), [](const json& v) { return v.is_number(); })) {
+      std::sort(seen.begin(), seen.end());
+    }
+    for (const json& entry : seen) ranks[i].emplace(entry, ranks[i].size());
+  }
+  std::stable_sort(keys->begin(), keys->end(), [&](const auto& a, const auto& b) {
+    for (size_t i = 0; i < dimensions; ++i) {
+      const size_t left = ranks[i].at(a[i]);
+      const size_t right = ranks[i].at(b[i]);
+      if (left != right) return left < right;
+    }
+    return false;
+  });
+}
+
+Words texts_of(const std::vector<json>& entries) {
+  Words texts;
+  for (const json& entry : entries) texts.push_back(store::axis_text(entry));
+  return texts;
+}
+
+/// Distinct keys of the rows, ordered, each with its rows.
+std::vector<std::pair<std::vector<json>, Rows>> group_rows(const store::Results& results,
+                                                           const Rows& rows,
+                                                           const Words& dimensions) {
+  std::map<std::vector<json>, Rows> members;
+  std::vector<std::vector<json>> keys;
+  for (const store::SummaryRow* row : rows) {
+    std::vector<json> key = entries_of(results, *row, dimensions);
+    Rows& list = members[key];
+    if (list.empty()) keys.push_back(std::move(key));
+    list.push_back(row);
+  }
+  order_entries(&keys, dimensions.size());
+  std::vector<std::pair<std::vector<json>, Rows>> groups;
+  for (auto& key : keys) groups.emplace_back(key, std::move(members[key]));
+  return groups;
+}
+
+Value mean_of(const store::Results& results, const Rows& rows, const std::string& metric) {
+  Value value;
+  value.planned = static_cast<int64_t>(rows.size());
+  double sum = 0;
+  for (const store::SummaryRow* row : rows) {
+    const store::CellResult* cell = complete_cell(results, *row);
+    if (!cell) continue;
+    ++value.complete;
+    const auto found = cell->scalars.find(metric);
+    if (found == cell->scalars.end() || std::isnan(found->second)) continue;
+    ++value.numbers;
+    sum += found->second;
+  }
+  value.mean = value.numbers > 0 ? sum / static_cast<double>(value.numbers)
+                                 : std::numeric_limits<double>::quiet_NaN();
+  return value;
+}
+
+/// Which of the averaged data a value covers.
+std::set<std::vector<json>> coverage(const store::Results& results, const Rows& rows,
+                                     const Words& averaged) {
+  std::set<std::vector<json>> covered;
+  for (const store::SummaryRow* row : rows) {
+    if (complete_cell(results, *row)) covered.insert(entries_of(results, *row, averaged));
+  }
+  return covered;
+}
+
+bool quantizes_nothing(const store::Results& results, const Rows& rows) {
+  for (const store::SummaryRow* row : rows) {
+    if (!complete_cell(results, *row)) continue;
+    const json config = config_of(results, *row);
+    for (const char* side : {"key", "value"}) {
+      const json::json_pointer kind(std::string("/method/") + side + "/codec/kind");
+      if (!config.is_object() || config.value(kind, std::string()) != "passthrough") return false;
+    }
+  }
+  return true;
+}
+
+/// Fills in the values of one column.
+void fill_column(const store::Results& results, Grid* grid, const std::vector<json>& key,
+                 const std::string& metric) {
+  Words averaged;
+  for (const char* name : {"dataset", "layer"}) {
+    const auto among = [&](const Words& words) {
+      return std::find(words.begin(), words.end(), name) != words.end();
+    };
+    if (!among(grid->layout.rows) && !among(grid->layout.cols)) averaged.emplace_back(name);
+  }
+  std::vector<std::set<std::vector<json>>> covered;
+  std::set<std::vector<json>> widest;
+  for (Line& line : grid->lines) {
+    Rows rows;
+    for (const store::SummaryRow* row : line.rows) {
+      if (entries_of(results, *row, grid->layout.cols) == key) rows.push_back(row);
+    }
+    line.values.push_back(mean_of(results, rows, metric));
+    covered.push_back(coverage(results, rows, averaged));
+    widest.insert(covered.back().begin(), covered.back().end());
+  }
+  for (size_t i = 0; i < grid->lines.size(); ++i) {
+    Value& value = grid->lines[i].values.back();
+    value.is_partial = value.complete > 0 &&
+                       (value.complete < value.planned || covered[i].size() < widest.size());
+  }
+}
+
+/// Best first; lines without a number last, in the experiment's order.
+void sort_lines(Grid* grid, const std::string& metric) {
+  size_t column = 0;
+  while (column < grid->columns.size() && grid->columns[column].metric != metric) ++column;
+  if (column == grid->columns.size()) return;
+  const metrics::MetricInfo* info = metrics::find_metric(metric);
+  const double sign = info && info->larger_is_better ? -1 : 1;
+  const auto rank = [&](const Line& line) {
+    const double mean = line.values[column].mean;
+    return std::isnan(mean) ? std::numeric_limits<double>::infinity() : sign * mean;
+  };
+  std::stable_sort(grid->lines.begin(), grid->lines.end(), [&](const Line& a, const Line& b) {
+    const bool a_empty = std::isnan(a.values[column].mean);
+    const bool b_empty = std::isnan(b.values[column].mean);
+    return a_empty != b_empty ? b_empty : rank(a) < rank(b);
+  });
+}
+
+}  // namespace
+
+bool is_stale(const store::Results& results, const store::SummaryRow& row) {
+  const store::CellResult* cell = store::cell_of(results, row);
+  const auto own = results.attributes.find("code_version");
+  return cell && cell->status == "complete" && own != results.attributes.end() &&
+         !own->second.empty() && !cell->code_version.empty() && cell->code_version != own->second;
+}
+
+const store::CellResult* complete_cell(const store::Results& results,
+                                       const store::SummaryRow& row) {
+  const store::CellResult* cell = store::cell_of(results, row);
+  return cell && cell->status == "complete" && !is_stale(results, row) ? cell : nullptr;
+}
+
+std::string name_of(const Line& line) { return join(line.keys, " / "); }
+
+std::string few(const std::vector<std::string>& words) {
+  constexpr size_t kShown = 4;
+  if (words.size() <= kShown) return join(words);
+  const Words first(words.begin(), words.begin() + kShown);
+  return fmt::format("{} and {} more", join(first), words.size() - kShown);
+}
+
+nlohmann::json entry_of(const store::Results& results, const store::SummaryRow& row,
+                        const std::string& dimension) {
+  if (dimension == "method") return row.method;
+  if (dimension == "label") return row.label;
+  if (dimension == "dataset") return row.dataset;
+  if (dimension == "layer") return row.layer;
+  if (dimension == "seed") return row.seed;
+  if (dimension == "backend") return row.backend;
+  for (size_t axis = 0; axis < std::min(results.axes.size(), row.sweep.size()); ++axis) {
+    if (results.axes[axis] == dimension) return row.sweep[axis];
+  }
+  return nullptr;
+}
+
+nlohmann::json config_of(const store::Results& results, const store::SummaryRow& row) {
+  const store::CellResult* cell = store::cell_of(results, row);
+  json config = cell ? json::parse(cell->config, nullptr, /*allow_exceptions=*/false) : json();
+  return config.is_object() ? config : json();
+}
+
+Grid make_grid(const store::Results& results, const Layout& layout) {
+  Rows rows;
+  for (const store::SummaryRow& row : results.rows) rows.push_back(&row);
+  std::stable_sort(rows.begin(), rows.end(), [](const auto* a, const auto* b) {
+    return a->row < b->row;
+  });
+
+  Grid grid;
+  grid.layout = layout;
+  for (auto& [key, members] : group_rows(results, rows, layout.rows)) {
+    Line line;
+    line.keys = texts_of(key);
+    line.rows = std::move(members);
+    std::set<std::string> cells;
+    for (const store::SummaryRow* row : line.rows) {
+      if (complete_cell(results, *row)) cells.insert(row->cell);
+    }
+    line.cells = static_cast<int64_t>(cells.size());
+    line.is_exact = quantizes_nothing(results, line.rows);
+    grid.lines.push_back(std::move(line));
+  }
+  for (const auto& [key, members] : group_rows(results, rows, layout.cols)) {
+    for (const std::string& metric : layout.metrics) {
+      grid.columns.push_back({metric, texts_of(key)});
+      fill_column(results, &grid, key, metric);
+    }
+  }
+  if (layout.sort_by) sort_lines(&grid, *layout.sort_by);
+  return grid;
+}
+
+}  // namespace kvlab::report

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "report/layout.h"
+#include "store/results.h"
+
+namespace kvlab::report {
+
+/// One value of a table: a mean over cells.
+struct Value {
+  double mean = 0;         // NaN where there is no number
+  int64_t planned = 0;     // rows of the summary that belong here
+  int64_t complete = 0;    // of these
+  int64_t numbers = 0;     // of these, with a number: what the mean is over
+  bool is_partial = false;  // over fewer cells than planned, or over less data than its neighbours
+};
+
+/// One row of a table.
+struct Line {
+  std::vector<std::string> keys;  // one for each of Layout::rows
+  std::vector<const store::SummaryRow*> rows;
+  std::vector<Value> values;  // one for each of Grid::columns
+  int64_t cells = 0;          // complete ones, each once
+  bool is_exact = false;      // nothing is quantized: no rival for the best value
+};
+
+struct Column {
+  std::string metric;
+  std::vector<std::string> keys;  // one for each of Layout::cols
+};
+
+/// A table before it is written out.
+struct Grid {
+  Layout layout;
+  std::vector<Column> columns;
+  std::vector<Line> lines;
+};
+
+/// Sorts the rows of the summary into lines and columns and averages. Cells of another code version
+/// than the file's own are left out.
+Grid make_grid(const store::Results& results, const Layout& layout);
+
+/// Whether the row's cell is complete but of another code version than the file.
+bool is_stale(const store::Results& results, const store::SummaryRow& row);
+
+/// The row's cell if its numbers count: complete and not stale. Else nullptr.
+const store::CellResult* complete_cell(const store::Results& results, const store::SummaryRow& row);
+
+/// "kivi / 128": what a note calls a line.
+std::string name_of(const Line& line);
+
+/// The first few words and how many more there are: "a, b, c and 4 more".
+std::string few(const std::vector<std::string>& words);
+
+/// The row's entry in a column of `dimensions()`.
+nlohmann::json entry_of(const store::Results& results, const store::SummaryRow& row,
+                        const std::string& dimension);
+
+/// The configuration of a row's cell; null where there is none.
+nlohmann::json config_of(const store::Results& results, const store::SummaryRow& row);
+
+}  // namespace kvlab::report

@@ -1,0 +1,199 @@
+#include "report/layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "base/names.h"
+#include "metrics_catalog/catalog.h"
+#include "store/summary.h"
+
+namespace kvlab::report {
+namespace {
+
+using Words = std::vector<std::string>;
+
+bool contains(const Words& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+struct Named {
+  std::string name;
+  Words cols;     // none: one column a metric
+  Words metrics;  // none: the headline metric
+};
+
+const std::vector<Named>& named_layouts() {
+  static const std::vector<Named> all = {
+      {"default",
+       {},
+       {"bits_per_element", "bits_at_32k", "bits_at_128k", "wo_rel", "attn_kl", "out_rel", "k_nmse",
+        "v_nmse", "encode_us", "decode_us"}},
+      {"parts",
+       {},
+       {"wo_rel", "wo_rel_k", "wo_rel_v", "out_rel", "out_rel_k", "out_rel_v", "attn_kl",
+        "attn_top1", "logit_mse"}},
+      {"memory",
+       {},
+       {"bits_per_element", "bits_per_element_hist", "bits_at_8k", "bits_at_32k", "bits_at_128k",
+        "bytes_codes", "bytes_params", "bytes_scales", "bytes_centers", "bytes_window",
+        "bytes_padding", "rotation_bytes"}},
+      {"norms",
+       {},
+       {"tni_ratio", "tni_ratio_heads", "tni_ratio_in", "tni_cv", "tni_block_ratio", "tni_bound",
+        "tni_block_mse", "k_nmse"}},
+      {"layers", {"layer"}, {}},
+      {"datasets", {"dataset"}, {}},
+      {"group", {"group"}, {}},
+      {"window", {"window.recent"}, {}},
+  };
+  return all;
+}
+
+/// The words between commas, without spaces around them.
+Words split(const std::string& text) {
+  Words words;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    std::string word = text.substr(begin, end - begin);
+    word.erase(0, word.find_first_not_of(' '));
+    word.erase(word.find_last_not_of(' ') + 1);
+    if (!word.empty()) words.push_back(word);
+    begin = end + 1;
+  }
+  return words;
+}
+
+const Named& find_layout(const std::string& name) {
+  for (const Named& layout : named_layouts()) {
+    if (layout.name == name) return layout;
+  }
+  throw Error(fmt::format("--name: there is no table '{}'{}; choose from {}", name,
+                          did_you_mean(name, layout_names()), join(layout_names())));
+}
+
+void check_dimensions(const store::Results& results, const Words& words, const char* option) {
+  const Words known = dimensions(results);
+  for (const std::string& word : words) {
+    if (contains(known, word)) continue;
+    throw Error(fmt::format("{}: this file has no column '{}' to sort its cells by{}; choose from {}",
+                            option, word, did_you_mean(word, known), join(known)));
+  }
+}
+
+void check_metrics(const Words& words, const Words& measured) {
+  Words known;
+  for (const metrics::MetricInfo& metric : metrics::catalog()) known.push_back(metric.name);
+  for (const std::string& name : measured) {
+    if (!contains(known, name)) known.push_back(name);
+  }
+  for (const std::string& word : words) {
+    if (!contains(known, word)) {
+      throw Error(fmt::format("--value: there is no metric '{}'{}; kvlab list metrics has them all",
+                              word, did_you_mean(word, known)));
+    }
+    if (!measured.empty() && !contains(measured, word)) {
+      throw Error(fmt::format("--value: '{}' was not measured in this file; choose from {}", word,
+                              join(measured)));
+    }
+  }
+}
+
+std::optional<std::string> headline(const Words& metrics) {
+  for (const char* name : {"wo_rel", "out_rel", "k_nmse"}) {
+    if (contains(metrics, name)) return name;
+  }
+  return std::nullopt;
+}
+
+/// Those of the words that were measured; all of them where none was.
+Words available(const Words& words, const Words& measured) {
+  Words found;
+  for (const std::string& word : words) {
+    if (contains(measured, word)) found.push_back(word);
+  }
+  return found.empty() ? words : found;
+}
+
+Words default_rows(const store::Results& results, const Words& cols) {
+  Words rows;
+  if (!contains(cols, "label")) rows.push_back("label");
+  for (const std::string& axis : results.axes) {
+    if (!contains(cols, axis)) rows.push_back(axis);
+  }
+  return rows.empty() ? Words{"dataset"} : rows;
+}
+
+}  // namespace
+
+std::vector<std::string> layout_names() {
+  Words names;
+  for (const Named& layout : named_layouts()) names.push_back(layout.name);
+  return names;
+}
+
+std::vector<std::string> measured_metrics(const store::Results& results) {
+  std::set<std::string> found;
+  for (const store::SummaryRow& row : results.rows) {
+    const store::CellResult* cell = store::cell_of(results, row);
+    if (!cell || cell->status != "complete") continue;
+    for (const auto& [name, value] : cell->scalars) {
+      if (!std::isnan(value)) found.insert(name);
+    }
+  }
+  Words names;
+  for (const metrics::MetricInfo& metric : metrics::catalog()) {
+    if (found.erase(metric.name) > 0) names.push_back(metric.name);
+  }
+  names.insert(names.end(), found.begin(), found.end());
+  return names;
+}
+
+std::vector<std::string> dimensions(const store::Results& results) {
+  Words names = {"method", "label", "dataset", "layer", "seed", "backend"};
+  names.insert(names.end(), results.axes.begin(), results.axes.end());
+  return names;
+}
+
+Layout make_layout(const store::Results& results, const TableOptions& options) {
+  const Named& named = find_layout(options.name);
+  const Words measured = measured_metrics(results);
+  const Words asked = split(options.value);
+  check_metrics(asked, measured);
+
+  Layout layout;
+  layout.cols = options.cols.empty() ? named.cols : split(options.cols);
+  check_dimensions(results, layout.cols, options.cols.empty() ? "--name" : "--cols");
+  layout.rows = options.rows.empty() ? default_rows(results, layout.cols) : split(options.rows);
+  check_dimensions(results, layout.rows, "--rows");
+  for (const std::string& row : layout.rows) {
+    if (contains(layout.cols, row)) {
+      throw Error(fmt::format("'{}' cannot be both in --rows and in --cols", row));
+    }
+  }
+
+  if (!asked.empty()) {
+    layout.metrics = asked;
+  } else if (layout.cols.empty()) {
+    layout.metrics = available(named.metrics.empty() ? named_layouts().front().metrics
+                                                     : named.metrics,
+                               measured);
+  } else {
+    const std::string first = measured.empty() ? "wo_rel" : measured.front();
+    layout.metrics = {headline(measured).value_or(first)};
+  }
+  if (!layout.cols.empty() && layout.metrics.size() > 1) {
+    throw Error(fmt::format("--value: a table with columns by {} shows one metric, found {}",
+                            join(layout.cols), join(layout.metrics)));
+  }
+  if (layout.cols.empty() && options.rows.empty()) {
+    layout.sort_by = asked.empty() ? headline(layout.metrics).value_or(layout.metrics.front())
+                                   : asked.front();
+  }
+  return layout;
+}
+
+}  // namespace kvlab::report

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "report/table.h"
+
+namespace kvlab::report {
+
+/// Which summary columns make a table's rows and columns, and what is shown.
+struct Layout {
+  std::vector<std::string> rows;
+  std::vector<std::string> cols;     // none: one column a metric
+  std::vector<std::string> metrics;  // one where there are `cols`
+  std::optional<std::string> sort_by;  // a metric, best first; else in the experiment's order
+};
+
+/// The names that `--name` takes.
+std::vector<std::string> layout_names();
+
+/// The layout that the options ask for. Throws Error where a name in them is unknown.
+Layout make_layout(const store::Results& results, const TableOptions& options);
+
+/// Metrics with a number in some complete cell: those of the catalogue in its order, then others.
+std::vector<std::string> measured_metrics(const store::Results& results);
+
+/// Columns that rows and columns of a table can be made of.
+std::vector<std::string> dimensions(const store::Results& results);
+
+}  // namespace kvlab::report

@@ -1,0 +1,214 @@
+#include "report/notes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/names.h"
+#include "report/differs.h"
+#include "report/text_width.h"
+#include "store/summary.h"
+
+namespace kvlab::report {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr size_t kMostWarnings = 30;
+
+void add_once(Words* words, const std::string& word) {
+  if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
+}
+
+std::string counted(size_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+/// "mean over 12 layers, 2 datasets": what is in neither rows nor columns and differs.
+std::string averaging(const store::Results& results, const Layout& layout) {
+  Words over;
+  for (const std::string& name : dimensions(results)) {
+    const auto among = [&](const Words& words) {
+      return std::find(words.begin(), words.end(), name) != words.end();
+    };
+    // Rows by label are rows by method; of the two only the label is worth a word.
+    if (name == "method" || among(layout.rows) || among(layout.cols)) continue;
+    std::set<json> entries;
+    for (const store::SummaryRow& row : results.rows) entries.insert(entry_of(results, row, name));
+    const bool is_axis = std::find(results.axes.begin(), results.axes.end(), name) !=
+                         results.axes.end();
+    if (entries.size() > 1) {
+      over.push_back(is_axis ? fmt::format("{} values of {}", entries.size(), name)
+                             : counted(entries.size(), name));
+    }
+  }
+  return over.empty() ? "" : "mean over " + join(over);
+}
+
+/// Shape of the data in the words of a cell's configuration.
+std::string shape_of(const json& dataset) {
+  Words parts;
+  const auto add = [&](const char* key, const char* format) {
+    const auto found = dataset.find(key);
+    if (found != dataset.end() && !found->is_null()) {
+      parts.push_back(fmt::format(fmt::runtime(format), store::axis_text(*found)));
+    }
+  };
+  add("head_dim", "head_dim {}");
+  add("kv_heads", "{} KV heads");
+  add("q_heads", "{} query heads");
+  add("tokens", "{} tokens");
+  add("dtype", "{}");
+  return join(parts);
+}
+
+/// A line for each shape of data: its datasets and how many layers of them there are.
+void add_datasets(const store::Results& results, Words* lines) {
+  std::map<std::string, std::set<int64_t>> layers;
+  std::map<std::string, std::string> shapes;
+  Words names;
+  for (const store::SummaryRow& row : results.rows) {
+    add_once(&names, row.dataset);
+    layers[row.dataset].insert(row.layer);
+    if (shapes[row.dataset].empty()) {
+      const json config = config_of(results, row);
+      if (config.is_object() && config.contains("dataset") && config["dataset"].is_object()) {
+        shapes[row.dataset] = shape_of(config["dataset"]);
+      }
+    }
+  }
+  Words texts;
+  std::map<std::string, Words> holders;
+  for (const std::string& name : names) {
+    std::string text = shapes[name];
+    if (!text.empty()) text += ", ";
+    text += counted(layers[name].size(), "layer");
+    add_once(&texts, text);
+    holders[text].push_back(name);
+  }
+  for (const std::string& text : texts) {
+    lines->push_back(fmt::format("data: {} ({})", join(holders[text]), text));
+  }
+}
+
+/// Rows whose means are over less than their neighbours', and metrics without a number somewhere.
+void add_partial(const Grid& grid, Words* lines) {
+  Words partial;
+  for (const Line& line : grid.lines) {
+    for (size_t i = 0; i < grid.columns.size(); ++i) {
+      const Value& value = line.values[i];
+      if (!value.is_partial) continue;
+      const std::string place = grid.layout.cols.empty()
+                                    ? name_of(line)
+                                    : name_of(line) + ", " + join(grid.columns[i].keys, " / ");
+      add_once(&partial, fmt::format("{} ({} of {} complete)", place, value.complete, value.planned));
+    }
+  }
+  if (!partial.empty()) {
+    lines->push_back("† over fewer cells than other rows, not comparable: " + join(partial));
+  }
+  for (const std::string& metric : grid.layout.metrics) {
+    std::set<std::string> shares;
+    Words places;
+    size_t with_numbers = 0;
+    for (const Line& line : grid.lines) {
+      int64_t numbers = 0, complete = 0;
+      for (size_t i = 0; i < grid.columns.size(); ++i) {
+        if (grid.columns[i].metric != metric) continue;
+        numbers += line.values[i].numbers;
+        complete += line.values[i].complete;
+      }
+      if (numbers == 0) continue;
+      ++with_numbers;
+      if (numbers == complete) continue;
+      shares.insert(fmt::format("{} of {}", numbers, complete));
+      places.push_back(fmt::format("{} ({} of {})", name_of(line), numbers, complete));
+    }
+    if (places.empty()) continue;
+    const bool alike = shares.size() == 1 && places.size() == with_numbers;
+    lines->push_back(fmt::format("{}: mean over {} cells; the others have no value", metric,
+                                 alike ? *shares.begin() : few(places)));
+  }
+}
+
+/// Warnings, each once, with the lines that they hold for.
+void add_warnings(const store::Results& results, const Grid& grid, Notes* notes) {
+  Words texts;
+  std::map<std::string, std::set<size_t>> holders;
+  for (size_t i = 0; i < grid.lines.size(); ++i) {
+    for (const store::SummaryRow* row : grid.lines[i].rows) {
+      for (const std::string& warning : store::warnings_of(results, *row)) {
+        const std::string text = one_line(warning);
+        add_once(&texts, text);
+        holders[text].insert(i);
+      }
+    }
+  }
+  std::vector<Words> marks(grid.lines.size());
+  size_t number = 0;
+  for (const std::string& text : texts) {
+    if (number == kMostWarnings) {
+      notes->lines.push_back(fmt::format("and {} more warnings, in /summary/warnings of the file",
+                                         texts.size() - kMostWarnings));
+      break;
+    }
+    ++number;
+    notes->lines.push_back(fmt::format("[{}] {}", number, text));
+    for (const size_t line : holders[text]) marks[line].push_back(std::to_string(number));
+  }
+  for (size_t i = 0; i < marks.size(); ++i) {
+    if (!marks[i].empty()) notes->marks[i] = fmt::format(" [{}]", join(marks[i], ","));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> incomplete_cells(const store::Results& results) {
+  struct Group {
+    std::set<std::string> cells;
+    Words labels;
+  };
+  std::vector<std::pair<std::string, std::string>> order;
+  std::map<std::pair<std::string, std::string>, Group> groups;
+  for (const store::SummaryRow& row : results.rows) {
+    store::State state = store::state_of(results, row);
+    if (is_stale(results, row)) state = {"stale", "computed by another version of kvlab"};
+    if (state.status == "complete") continue;
+    const std::pair<std::string, std::string> key{state.status, one_line(state.reason)};
+    Group& group = groups[key];
+    if (group.cells.empty()) order.push_back(key);
+    group.cells.insert(row.cell);
+    add_once(&group.labels, row.label);
+  }
+  Words lines;
+  for (const auto& key : order) {
+    const Group& group = groups[key];
+    lines.push_back(fmt::format("{} {}: {} ({})", counted(group.cells.size(), "cell"), key.first,
+                                key.second.empty() ? "no reason stored" : key.second,
+                                few(group.labels)));
+  }
+  return lines;
+}
+
+Notes make_notes(const store::Results& results, const Grid& grid) {
+  Notes notes;
+  notes.marks.resize(grid.lines.size());
+  const std::string over = averaging(results, grid.layout);
+  if (!over.empty()) notes.lines.push_back(over);
+  Words backends;
+  for (const store::SummaryRow& row : results.rows) add_once(&backends, row.backend);
+  notes.lines.push_back("backend: " + join(backends));
+  add_datasets(results, &notes.lines);
+  for (const std::string& line : differing_settings(results, grid.layout)) {
+    notes.lines.push_back("differs between methods: " + line);
+  }
+  add_partial(grid, &notes.lines);
+  add_warnings(results, grid, &notes);
+  for (const std::string& line : incomplete_cells(results)) notes.lines.push_back(line);
+  return notes;
+}
+
+}  // namespace kvlab::report

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "store/results.h"
+
+namespace kvlab::report {
+
+/// What `kvlab table` may be asked for. Empty means: as the named layout says.
+struct TableOptions {
+  std::string name = "default";  // one of layout_names()
+  std::string rows, cols;        // columns of the summary, separated by commas
+  std::string value;             // metrics, separated by commas; one where there are `cols`
+  std::string format = "text";   // text | markdown | csv
+  bool emphasis = false;  // best value of a column bold, the second underlined
+};
+
+/// A table of means over whatever is not among its rows and columns. Text and markdown have notes
+/// below; CSV (RFC 4180) has full precision and empty fields where there is no value. Throws Error
+/// where a name is unknown (with the nearest valid one), a metric was not measured, or there are no
+/// rows.
+std::string table(const store::Results& results, const TableOptions& options);
+
+/// What a reader of a table without notes must know: rows that are not complete or stale, a sentence
+/// each.
+std::vector<std::string> table_warnings(const store::Results& results);
+
+}  // namespace kvlab::report

@@ -1,0 +1,78 @@
+#include <fmt/format.h>
+
+#include <set>
+
+#include "base/error.h"
+#include "store/digest.h"
+#include "store/sources.h"
+
+namespace kvlab::store {
+namespace fs = std::filesystem;
+namespace {
+
+std::string attribute_of(const Results& results, const std::string& name) {
+  const auto found = results.attributes.find(name);
+  return found == results.attributes.end() ? "" : found->second;
+}
+
+}  // namespace
+
+Status status(const fs::path& path, const std::string& code_version) {
+  Status status;
+  status.running = running(path);
+  const Loaded loaded = load(path, Detail::light);
+  const Results& results = loaded.results;
+  status.name = attribute_of(results, "name");
+  status.created = attribute_of(results, "created");
+  status.code_version = attribute_of(results, "code_version");
+  status.rows = static_cast<int64_t>(results.rows.size());
+  status.in_parts = static_cast<int64_t>(loaded.parts.files.size());
+  status.ignored_parts = loaded.parts.ignored;
+  std::set<std::string> referred;
+  for (const SummaryRow& row : results.rows) {
+    if (!referred.insert(row.cell).second) continue;
+    const State state = state_of(results, row);
+    ++status.cells_by_state[state.status];
+    if (state.status != "complete") {
+      ++status.reasons[fmt::format("{}: {}", state.status, state.reason)];
+    }
+  }
+  status.cells = static_cast<int64_t>(referred.size());
+  for (const auto& [id, cell] : results.cells) {
+    if (!referred.contains(id)) {
+      status.stale.push_back({id, "no row of the experiment refers to it any more"});
+    } else if (cell.status == "complete" && cell.code_version != code_version) {
+      status.stale.push_back({id, fmt::format("made by code version {}, this program is {}",
+                                              cell.code_version, code_version)});
+    }
+  }
+  return status;
+}
+
+Verification verify_results(const fs::path& path) {
+  Verification result;
+  const Parts parts = find_parts(path);
+  result.checked = static_cast<int64_t>(parts.files.size());
+  for (const fs::path& ignored : parts.ignored) {
+    result.problems.push_back(
+        fmt::format("{}: torn, or not a part of this file", ignored.string()));
+  }
+  const h5::File file = h5::File::open(path);
+  check_schema(file);
+  std::vector<std::string> groups = {"/experiment", "/summary"};
+  for (const std::string& id : file.children("/cells")) groups.push_back(cell_group(id));
+  for (const std::string& group : groups) {
+    ++result.checked;
+    try {
+      if (!is_intact(file, group)) {
+        result.problems.push_back(fmt::format(
+            "{}: {} is not what was written: its checksum differs", path.string(), group));
+      }
+    } catch (const Error& error) {
+      result.problems.emplace_back(error.what());
+    }
+  }
+  return result;
+}
+
+}  // namespace kvlab::store

@@ -1,0 +1,72 @@
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "base/error.h"
+#include "store/digest.h"
+#include "store/replacement.h"
+#include "store/sources.h"
+
+namespace kvlab::store {
+namespace fs = std::filesystem;
+namespace {
+
+/// Copies groups of cells, opening each source once.
+void copy_cells(h5::File& out, const Sources& sources) {
+  std::map<fs::path, std::vector<std::string>> by_file;
+  for (const auto& [id, path] : sources) by_file[path].push_back(id);
+  for (const auto& [path, ids] : by_file) {
+    const h5::File source = h5::File::open(path);
+    for (const std::string& id : ids) out.copy_from(source, cell_group(id), cell_group(id));
+  }
+}
+
+}  // namespace
+
+void write_file(const fs::path& target, const Results& results, const Sources& sources) {
+  make_folder_of(target);
+  if (fs::exists(target)) check_schema(h5::File::open(target));
+  remove_leftovers(target);
+  Replacement replacement(target);
+  h5::File out = h5::File::create(replacement.temp());
+  for (const auto& [name, value] : results.attributes) out.set_attribute("/", name, value);
+  out.set_attribute("/", "schema", kResultsSchema);
+  out.make_group("/experiment");
+  out.write_text("/experiment/source", results.experiment_source);
+  out.write_text("/experiment/resolved", results.experiment_resolved);
+  seal(out, "/experiment");
+  out.make_group("/cells");
+  copy_cells(out, sources);
+  for (const auto& [id, cell] : results.cells) {
+    if (!sources.contains(id)) write_cell(out, cell);
+  }
+  write_summary(out, results);
+  out.close();
+  replacement.commit();
+}
+
+void write_results(const fs::path& path, const Results& results) { write_file(path, results, {}); }
+
+void update_results(const fs::path& path, const Results& plan) {
+  Loaded stored = load(path, Detail::light, false);
+  Results results = plan;
+  for (auto& [id, cell] : stored.results.cells) {
+    const auto planned = results.cells.find(id);
+    if (planned != results.cells.end() && planned->second.status != "interrupted") {
+      stored.sources.erase(id);
+    } else {
+      results.cells[id] = std::move(cell);
+    }
+  }
+  write_file(path, results, stored.sources);
+  remove_parts(path, stored.parts);
+}
+
+FoldReport fold(const fs::path& path) {
+  const Loaded stored = load(path, Detail::light);
+  if (!stored.parts.files.empty()) write_file(path, stored.results, stored.sources);
+  remove_parts(path, stored.parts);
+  return {static_cast<int64_t>(stored.parts.files.size()), stored.parts.ignored};
+}
+
+}  // namespace kvlab::store
