@@ -52,6 +52,14 @@ std::string why_not(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::string library_version() {
+  unsigned int major = 0;
+  unsigned int minor = 0;
+  unsigned int release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
 std::recursive_mutex& mutex() {
   // Never destroyed: files may be closed while statics are.
   static auto* global = new std::recursive_mutex;

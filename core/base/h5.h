@@ -18,6 +18,9 @@ namespace kvlab::h5 {
 /// is within HDF5.
 std::recursive_mutex& mutex();
 
+/// "1.10.8": the HDF5 library in use.
+std::string library_version();
+
 /// What the elements of a dataset or attribute are.
 struct Element {
   enum class Kind { real, integer, unsigned_integer, text, other };

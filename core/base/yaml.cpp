@@ -16,7 +16,7 @@ namespace kvlab::yaml {
 namespace {
 
 // Aliases copy what they stand for; nested ones could otherwise fill the memory from a few lines.
-constexpr size_t kMostNodes = 200'000;
+constexpr size_t kMostNodes = 50'000;
 
 bool all_digits(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -106,7 +106,7 @@ class Builder : public YAML::EventHandler {
       report(problems_, node, "this alias stands inside the value that it names");
     } else {
       count_ += found->second.second;
-      if (count_ > kMostNodes) throw Error(fmt::format("{}: aliases make the file too large", file_));
+      if (count_ > kMostNodes) throw Error("aliases make the file too large");
       node = found->second.first;
       node.line = mark.line + 1;
       node.column = mark.column + 1;
@@ -264,7 +264,7 @@ Node parse(const std::string& text, const std::string& file, Problems& problems)
     problems.push_back({file, error.mark.line + 1, error.mark.column + 1, "YAML: " + error.msg});
     return {};
   } catch (const Error& error) {
-    problems.push_back({"", 0, 0, error.what()});
+    problems.push_back({file, 0, 0, error.what()});
     return {};
   }
   Node root = builder.take();
@@ -378,12 +378,13 @@ const Node* Fields::get(const std::string& key) {
   return node_.find(key);
 }
 
-void Fields::finish() {
+void Fields::finish(const std::function<std::string(const std::string&)>& explain) {
   for (const Member& member : node_.members) {
     if (std::find(valid_.begin(), valid_.end(), member.key) != valid_.end()) continue;
+    const std::string known = explain ? explain(member.key) : "";
     problems_.push_back({member.value.file, member.line, member.column,
                          fmt::format("unknown key '{}' in {}{}", member.key, what_,
-                                     hint(member.key, valid_))});
+                                     known.empty() ? hint(member.key, valid_) : known)});
   }
 }
 

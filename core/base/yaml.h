@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -88,8 +89,8 @@ class Fields {
   /// The value of `key`, or nullptr. The key is valid from now on.
   const Node* get(const std::string& key);
 
-  /// Reports each key that no get() asked for, with the nearest valid one.
-  void finish();
+  /// Reports each key that no get() asked for, with the nearest valid one, or with what `explain` has to say on it.
+  void finish(const std::function<std::string(const std::string& key)>& explain = {});
 
  private:
   const Node& node_;

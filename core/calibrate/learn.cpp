@@ -4,7 +4,14 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "calibrate/learn_loss.h"
@@ -126,27 +133,45 @@ class HeadLearner {
   bool kept_ = false;
 };
 
-/// Calls fn(head) for all heads. Operations within run on one thread each, whatever the number of threads: learning is
-/// chaotic, so a sum taken in another order would end elsewhere.
+/// Calls fn(head) for all heads, on as many threads as libtorch may use here. Operations within run on one thread each,
+/// whatever that number is: learning is chaotic, so a sum taken in another order would end elsewhere.
 template <class Fn>
 void for_each_head(int64_t heads, const Fn& fn) {
-  const int64_t at_least_two = std::max<int64_t>(heads, 2);  // one job alone would not be a parallel region
-  at::parallel_for(0, at_least_two, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t head = begin; head < std::min(end, heads); ++head) fn(head);
-  });
+  const int threads = at::get_num_threads();
+  std::atomic<int64_t> next{0};
+  std::exception_ptr error;
+  std::mutex error_mutex;
+  const auto work = [&] {
+    at::set_num_threads(1);
+    try {
+      for (int64_t head = next++; head < heads; head = next++) fn(head);
+    } catch (...) {
+      const std::lock_guard lock(error_mutex);
+      error = std::current_exception();
+    }
+  };
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < std::min<int64_t>(threads, heads); ++i) others.emplace_back(work);
+  work();
+  for (std::thread& other : others) other.join();
+  at::set_num_threads(threads);
+  if (error) std::rethrow_exception(error);
 }
 
-LearnedSide learn_side(const std::vector<HeadLoss>& train, const std::vector<HeadLoss>& held_out,
-                       Side side, const at::Tensor& base, const LearnSettings& settings,
+/// One object a head, made by for_each_head.
+template <class T>
+using PerHead = std::vector<std::unique_ptr<T>>;
+
+LearnedSide learn_side(const PerHead<HeadLoss>& train, const PerHead<HeadLoss>& held_out, Side side,
+                       const at::Tensor& base, const LearnSettings& settings,
                        const std::function<void()>& after_step) {
   const auto heads = static_cast<int64_t>(train.size());
-  std::vector<HeadLearner> learners;
-  learners.reserve(train.size());
-  for (int64_t head = 0; head < heads; ++head) {
+  PerHead<HeadLearner> learners(train.size());
+  for_each_head(heads, [&](int64_t head) {
     const auto i = static_cast<size_t>(head);
-    learners.emplace_back(train[i], held_out[i], side,
-                          base.select(0, base.size(0) > 1 ? head : 0).to(at::kDouble), settings);
-  }
+    const at::Tensor of_head = base.select(0, base.size(0) > 1 ? head : 0).to(at::kDouble);
+    learners[i] = std::make_unique<HeadLearner>(*train[i], *held_out[i], side, of_head, settings);
+  });
 
   LearnedSide learned;
   learned.curve = at::empty({settings.steps, heads}, at::kDouble);
@@ -154,7 +179,7 @@ LearnedSide learn_side(const std::vector<HeadLoss>& train, const std::vector<Hea
     const bool check = (step + 1) % settings.check_every == 0 || step + 1 == settings.steps;
     double* const losses = learned.curve.data_ptr<double>() + step * heads;
     for_each_head(heads, [&](int64_t head) {
-      HeadLearner& learner = learners[static_cast<size_t>(head)];
+      HeadLearner& learner = *learners[static_cast<size_t>(head)];
       losses[head] = learner.step();
       if (check) learner.check();
     });
@@ -166,7 +191,7 @@ LearnedSide learn_side(const std::vector<HeadLoss>& train, const std::vector<Hea
   learned.loss = at::empty({heads}, at::kDouble);
   learned.kept = at::empty({heads}, at::kBool);
   for (int64_t head = 0; head < heads; ++head) {
-    const HeadLearner& learner = learners[static_cast<size_t>(head)];
+    const HeadLearner& learner = *learners[static_cast<size_t>(head)];
     rotations.push_back(learner.rotation());
     learned.base_loss[head] = learner.base_loss();
     learned.loss[head] = learner.loss();
@@ -201,12 +226,13 @@ Learned learn(const LearnInput& input, const LearnSettings& settings, const Lear
     throw Unsupported("learning a rotation needs at least one training and one held-out sequence");
   }
   const int64_t heads = input.train.front().k.size(0);
-  std::vector<HeadLoss> train;
-  std::vector<HeadLoss> held_out;
-  for (int64_t head = 0; head < heads; ++head) {
-    train.emplace_back(input, input.train, settings, head);
-    held_out.emplace_back(input, input.held_out, settings, head);
-  }
+  PerHead<HeadLoss> train(static_cast<size_t>(heads));
+  PerHead<HeadLoss> held_out(static_cast<size_t>(heads));
+  for_each_head(heads, [&](int64_t head) {
+    const auto i = static_cast<size_t>(head);
+    train[i] = std::make_unique<HeadLoss>(input, input.train, settings, head);
+    held_out[i] = std::make_unique<HeadLoss>(input, input.held_out, settings, head);
+  });
 
   const int64_t sides = (input.base_key.defined() ? 1 : 0) + (input.base_value.defined() ? 1 : 0);
   int64_t done = 0;
@@ -221,12 +247,12 @@ Learned learn(const LearnInput& input, const LearnSettings& settings, const Lear
   }
   if (!input.base_value.defined()) return learned;
   if (learned.key.rotation.defined()) {
-    const c10::NoGradGuard no_grad;
     for_each_head(heads, [&](int64_t head) {
-      const c10::NoGradGuard no_grad_here;
+      const c10::NoGradGuard no_grad;
+      const auto i = static_cast<size_t>(head);
       const at::Tensor rotation = learned.key.rotation.select(0, head).to(at::kFloat);
-      train[static_cast<size_t>(head)].fix_keys(rotation);
-      held_out[static_cast<size_t>(head)].fix_keys(rotation);
+      train[i]->fix_keys(rotation);
+      held_out[i]->fix_keys(rotation);
     });
   }
   learned.value = learn_side(train, held_out, Side::value, input.base_value, settings, after_step);

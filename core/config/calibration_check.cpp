@@ -120,12 +120,13 @@ std::vector<std::string> calibration_warnings(const Described& calibration,
   return warnings;
 }
 
-std::string overlap(const Described& calibration, const Described& evaluated) {
-  if (calibration.info.content == evaluated.info.content) return "yes";
+std::string overlap(const Described& calibration, const Described& evaluated, int64_t seed) {
   if (calibration.item.source != evaluated.item.source) return "no";
   if (calibration.item.source == "synthetic") {
-    return same_passage(calibration.item, evaluated.item) ? "yes" : "no";
+    const bool same_draw = seed == kCalibrationSeed || !evaluated.info.uses_seed;
+    return same_draw && same_passage(calibration.item, evaluated.item) ? "yes" : "no";
   }
+  if (calibration.info.content == evaluated.info.content) return "yes";
   if (calibration.info.token_ids.empty() || evaluated.info.token_ids.empty()) return "unknown";
   return shares_a_run(calibration.info, evaluated.info) ? "yes" : "no";
 }

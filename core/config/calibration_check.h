@@ -26,8 +26,8 @@ std::vector<std::string> calibration_errors(const Described& calibration,
 std::vector<std::string> calibration_warnings(const Described& calibration,
                                               const Described& evaluated);
 
-/// Whether the calibration holds text of the evaluation: equal content, a run of 64 equal tokens, or the same passage
-/// of a synthetic model. "yes", "no", or "unknown" where a capture names no tokens.
-std::string overlap(const Described& calibration, const Described& evaluated);
+/// Whether the calibration holds text of the evaluation at this seed: equal content, a run of 64 equal tokens, or the
+/// same passage of a synthetic model. "yes", "no", or "unknown" where a capture names no tokens.
+std::string overlap(const Described& calibration, const Described& evaluated, int64_t seed);
 
 }  // namespace kvlab::config

@@ -76,7 +76,10 @@ void read_sections(const Node& root, Experiment& experiment, Reading& reading) {
   }
   refuse_whole_models(fields, reading);
   fields.get("include");
-  fields.finish();
+  fields.finish([](const std::string& key) -> std::string {
+    if (!method::is_recipe_key(key)) return "";
+    return " (it is a key of a method: see 'methods' and 'sweep')";
+  });
 }
 
 }  // namespace

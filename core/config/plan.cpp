@@ -188,7 +188,6 @@ class Planner {
       cell.calibration = calibration;
       if (calibration.front().source == "capture") cell.calibration.front().layers = {place.layer};
       inputs.calibration = &info(calibration.front());
-      inputs.seed_used = inputs.seed_used || inputs.calibration->uses_seed;
     }
     const auto seeds = inputs.seed_used ? experiment_.seeds
                                         : std::vector<int64_t>{experiment_.seeds.front()};
@@ -286,11 +285,12 @@ class Planner {
   }
 
   const std::string& overlap_of(const Cell& cell, const CellInputs& inputs) {
-    const auto key = std::pair(inputs.calibration, &inputs.info);
+    const auto key = std::tuple(inputs.calibration, &inputs.info, cell.seed);
     const auto found = overlaps_.find(key);
     if (found != overlaps_.end()) return found->second;
     const Described calibration{cell.calibration.front(), *inputs.calibration};
-    return overlaps_.emplace(key, overlap(calibration, {cell.dataset, inputs.info})).first->second;
+    const Described evaluated{cell.dataset, inputs.info};
+    return overlaps_.emplace(key, overlap(calibration, evaluated, cell.seed)).first->second;
   }
 
   static bool passes_float32(const method::Recipe& recipe, const DatasetInfo& data) {
@@ -373,7 +373,7 @@ class Planner {
   std::map<std::string, DatasetInfo> infos_;  // node-based: references stay valid
   std::map<std::tuple<size_t, size_t, ptrdiff_t, int64_t>, Resolved> resolved_;
   std::map<std::string, std::string> hashes_;
-  std::map<std::pair<const DatasetInfo*, const DatasetInfo*>, std::string> overlaps_;
+  std::map<std::tuple<const DatasetInfo*, const DatasetInfo*, int64_t>, std::string> overlaps_;
   std::map<std::string, size_t> cells_;
   std::vector<size_t> datasets_of_cells_;
 };

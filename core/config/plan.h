@@ -30,6 +30,9 @@ struct DatasetInfo {
 /// Reads the shape of a dataset item. Throws Error where the file is missing or wrong.
 using Describe = std::function<DatasetInfo(const DatasetItem&)>;
 
+/// A synthetic calibration set is drawn from this seed, whatever the cell's: rotations belong to a model, not to a text.
+inline constexpr int64_t kCalibrationSeed = 0;
+
 enum class CellState { run, unsupported, excluded };
 
 /// One resolved configuration. Pure data: a cell can run in any process on any machine.

@@ -47,7 +47,7 @@ Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& p
   const SyntheticSpec spec = read_spec(params);
   const std::vector<int64_t> positions = probe_positions(spec.tokens, probes);
   const int64_t count = static_cast<int64_t>(positions.size());
-  SyntheticRows rows(spec, seed);
+  const SyntheticRows rows(spec, seed);
 
   Sample sample;
   sample.dtype = spec.dtype;

@@ -1,5 +1,6 @@
 #include "data/synthetic_rows.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "data/exact_math.h"
@@ -42,7 +43,7 @@ void SyntheticRows::base_key(const KeyHead& head, int64_t token, double* noise) 
   }
 }
 
-void SyntheticRows::key(int64_t batch, int64_t head, int64_t token, double* out) {
+void SyntheticRows::key(int64_t batch, int64_t head, int64_t token, double* out) const {
   if (spec_.pattern == Pattern::constant) return constant(spec_.constant_value, out);
   const uint64_t row = row_of(batch, head, token);
   const double root = std::sqrt(static_cast<double>(spec_.head_dim));
@@ -65,7 +66,7 @@ void SyntheticRows::key(int64_t batch, int64_t head, int64_t token, double* out)
   scale_to(norm, out);
 }
 
-void SyntheticRows::value(int64_t batch, int64_t head, int64_t token, double* out) {
+void SyntheticRows::value(int64_t batch, int64_t head, int64_t token, double* out) const {
   if (spec_.pattern == Pattern::constant) return constant(spec_.constant_value, out);
   const uint64_t row = row_of(batch, head, token);
   draws_.normals(Stream::value, row, spec_.head_dim, out);
@@ -78,7 +79,7 @@ void SyntheticRows::value(int64_t batch, int64_t head, int64_t token, double* ou
   scale_to(norm * jitter(spec_.jitter, Stream::value_norm, row), out);
 }
 
-void SyntheticRows::query(int64_t batch, int64_t head, int64_t token, double* out) {
+void SyntheticRows::query(int64_t batch, int64_t head, int64_t token, double* out) const {
   const double root = std::sqrt(static_cast<double>(spec_.head_dim));
   if (spec_.pattern == Pattern::constant) return constant(spec_.query_norm / root, out);
   const uint64_t row = row_of(batch, head, token);

@@ -14,9 +14,9 @@ class SyntheticRows {
  public:
   SyntheticRows(const SyntheticSpec& spec, int64_t seed);
 
-  void key(int64_t batch, int64_t head, int64_t token, double* out);
-  void value(int64_t batch, int64_t head, int64_t token, double* out);
-  void query(int64_t batch, int64_t head, int64_t token, double* out);
+  void key(int64_t batch, int64_t head, int64_t token, double* out) const;
+  void value(int64_t batch, int64_t head, int64_t token, double* out) const;
+  void query(int64_t batch, int64_t head, int64_t token, double* out) const;
   /// Columns of query head `head` of row `row` of W_O.
   void w_o(int64_t row, int64_t head, double* out) const;
 

@@ -23,8 +23,8 @@ void add_once(Words* words, const std::string& word) {
 struct Shown {
   Words axes;
   bool has(const std::string& key) const {
-    const bool both_groups = key.ends_with(".codec.group") &&
-                             std::find(axes.begin(), axes.end(), "group") != axes.end();
+    const bool both_groups =
+        key.ends_with(".codec.group") && std::find(axes.begin(), axes.end(), "group") != axes.end();
     return both_groups || std::find(axes.begin(), axes.end(), key) != axes.end();
   }
 };

@@ -136,8 +136,8 @@ void fill_column(const store::Results& results, Grid* grid, const std::vector<js
   }
   for (size_t i = 0; i < grid->lines.size(); ++i) {
     Value& value = grid->lines[i].values.back();
-    value.is_partial = value.complete > 0 &&
-                       (value.complete < value.planned || covered[i].size() < widest.size());
+    value.is_partial =
+        value.complete > 0 && (value.complete < value.planned || covered[i].size() < widest.size());
   }
 }
 
@@ -206,9 +206,8 @@ nlohmann::json config_of(const store::Results& results, const store::SummaryRow&
 Grid make_grid(const store::Results& results, const Layout& layout) {
   Rows rows;
   for (const store::SummaryRow& row : results.rows) rows.push_back(&row);
-  std::stable_sort(rows.begin(), rows.end(), [](const auto* a, const auto* b) {
-    return a->row < b->row;
-  });
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto* a, const auto* b) { return a->row < b->row; });
 
   Grid grid;
   grid.layout = layout;

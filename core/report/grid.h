@@ -12,10 +12,10 @@ namespace kvlab::report {
 
 /// One value of a table: a mean over cells.
 struct Value {
-  double mean = 0;         // NaN where there is no number
-  int64_t planned = 0;     // rows of the summary that belong here
-  int64_t complete = 0;    // of these
-  int64_t numbers = 0;     // of these, with a number: what the mean is over
+  double mean = 0;          // NaN where there is no number
+  int64_t planned = 0;      // rows of the summary that belong here
+  int64_t complete = 0;     // of these
+  int64_t numbers = 0;      // of these, with a number: what the mean is over
   bool is_partial = false;  // over fewer cells than planned, or over less data than its neighbours
 };
 

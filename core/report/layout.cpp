@@ -79,8 +79,9 @@ void check_dimensions(const store::Results& results, const Words& words, const c
   const Words known = dimensions(results);
   for (const std::string& word : words) {
     if (contains(known, word)) continue;
-    throw Error(fmt::format("{}: this file has no column '{}' to sort its cells by{}; choose from {}",
-                            option, word, did_you_mean(word, known), join(known)));
+    throw Error(
+        fmt::format("{}: this file has no column '{}' to sort its cells by{}; choose from {}",
+                    option, word, did_you_mean(word, known), join(known)));
   }
 }
 
@@ -178,9 +179,8 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
   if (!asked.empty()) {
     layout.metrics = asked;
   } else if (layout.cols.empty()) {
-    layout.metrics = available(named.metrics.empty() ? named_layouts().front().metrics
-                                                     : named.metrics,
-                               measured);
+    layout.metrics = available(
+        named.metrics.empty() ? named_layouts().front().metrics : named.metrics, measured);
   } else {
     const std::string first = measured.empty() ? "wo_rel" : measured.front();
     layout.metrics = {headline(measured).value_or(first)};
@@ -190,8 +190,8 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
                             join(layout.cols), join(layout.metrics)));
   }
   if (layout.cols.empty() && options.rows.empty()) {
-    layout.sort_by = asked.empty() ? headline(layout.metrics).value_or(layout.metrics.front())
-                                   : asked.front();
+    layout.sort_by =
+        asked.empty() ? headline(layout.metrics).value_or(layout.metrics.front()) : asked.front();
   }
   return layout;
 }

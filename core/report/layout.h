@@ -11,8 +11,8 @@ namespace kvlab::report {
 /// Which summary columns make a table's rows and columns, and what is shown.
 struct Layout {
   std::vector<std::string> rows;
-  std::vector<std::string> cols;     // none: one column a metric
-  std::vector<std::string> metrics;  // one where there are `cols`
+  std::vector<std::string> cols;       // none: one column a metric
+  std::vector<std::string> metrics;    // one where there are `cols`
   std::optional<std::string> sort_by;  // a metric, best first; else in the experiment's order
 };
 

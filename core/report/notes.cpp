@@ -38,8 +38,8 @@ std::string averaging(const store::Results& results, const Layout& layout) {
     if (name == "method" || among(layout.rows) || among(layout.cols)) continue;
     std::set<json> entries;
     for (const store::SummaryRow& row : results.rows) entries.insert(entry_of(results, row, name));
-    const bool is_axis = std::find(results.axes.begin(), results.axes.end(), name) !=
-                         results.axes.end();
+    const bool is_axis =
+        std::find(results.axes.begin(), results.axes.end(), name) != results.axes.end();
     if (entries.size() > 1) {
       over.push_back(is_axis ? fmt::format("{} values of {}", entries.size(), name)
                              : counted(entries.size(), name));
@@ -104,7 +104,8 @@ void add_partial(const Grid& grid, Words* lines) {
       const std::string place = grid.layout.cols.empty()
                                     ? name_of(line)
                                     : name_of(line) + ", " + join(grid.columns[i].keys, " / ");
-      add_once(&partial, fmt::format("{} ({} of {} complete)", place, value.complete, value.planned));
+      add_once(&partial,
+               fmt::format("{} ({} of {} complete)", place, value.complete, value.planned));
     }
   }
   if (!partial.empty()) {

@@ -17,8 +17,6 @@ std::string short_number(double value) {
   return fmt::format("{:#.4g}", value);
 }
 
-std::string exact_number(double value) {
-  return std::isnan(value) ? "" : fmt::format("{}", value);
-}
+std::string exact_number(double value) { return std::isnan(value) ? "" : fmt::format("{}", value); }
 
 }  // namespace kvlab::report

@@ -44,9 +44,9 @@ std::string and_more(size_t count) {
 }  // namespace
 
 std::string status_text(const store::Status& status, const std::string& file) {
-  std::string text = fmt::format("{}: {}, {} cells, {} rows\n", file,
-                                 status.name.empty() ? "no name" : status.name, status.cells,
-                                 status.rows);
+  std::string text =
+      fmt::format("{}: {}, {} cells, {} rows\n", file,
+                  status.name.empty() ? "no name" : status.name, status.cells, status.rows);
   if (!status.created.empty()) {
     text += fmt::format("created {}, code version {}\n", status.created, status.code_version);
   }

@@ -13,7 +13,7 @@ struct TableOptions {
   std::string rows, cols;        // columns of the summary, separated by commas
   std::string value;             // metrics, separated by commas; one where there are `cols`
   std::string format = "text";   // text | markdown | csv
-  bool emphasis = false;  // best value of a column bold, the second underlined
+  bool emphasis = false;         // best value of a column bold, the second underlined
 };
 
 /// A table of means over whatever is not among its rows and columns. Text and markdown have notes
@@ -22,8 +22,8 @@ struct TableOptions {
 /// rows.
 std::string table(const store::Results& results, const TableOptions& options);
 
-/// What a reader of a table without notes must know: rows that are not complete or stale, a sentence
-/// each.
+/// What a reader of a table without notes must know: rows that are not complete or stale, a
+/// sentence each.
 std::vector<std::string> table_warnings(const store::Results& results);
 
 }  // namespace kvlab::report

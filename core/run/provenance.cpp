@@ -1,9 +1,8 @@
 #include "run/provenance.h"
 
-#include <ATen/Version.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <sched.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <array>

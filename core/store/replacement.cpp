@@ -18,6 +18,16 @@ fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
+/// Whether this is the temporary file of a replacement of `target`: ".NAME.<process>-<count>.tmp".
+bool is_leftover(const std::string& name, const std::string& target) {
+  const std::string prefix = "." + target + ".";
+  constexpr std::string_view suffix = ".tmp";
+  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return false;
+  const std::string middle =
+      name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  return middle.find_first_not_of("0123456789-") == std::string::npos;
+}
+
 /// Flushes a file or folder to the disk; false where the system says that this failed.
 bool sync(const fs::path& path, int flags) {
   const int descriptor = open(path.c_str(), flags | O_CLOEXEC);
@@ -52,11 +62,10 @@ void Replacement::commit() {
 }
 
 void remove_leftovers(const fs::path& target) {
-  const std::string prefix = "." + target.filename().string() + ".";
+  const std::string target_name = target.filename().string();
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(target), error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(prefix) && name.ends_with(".tmp")) fs::remove(entry.path(), error);
+    if (is_leftover(entry.path().filename().string(), target_name)) fs::remove(entry.path(), error);
   }
 }
 

@@ -1,8 +1,8 @@
 """A file for HDF5 to write to that survives a full disk.
 
-After a write has failed, the HDF5 library neither says so reliably (errors in a dataset's destructor are lost) nor closes the
-file without crashing. So this file tells it that all is well, remembers the error, and `check` raises it where Python can
-clean up.
+After a write has failed, the HDF5 library neither says so reliably (errors in a dataset's destructor are lost) nor closes
+the file without crashing. So this file tells it that all is well, remembers the error, and `check` raises it where Python
+can clean up.
 """
 
 from __future__ import annotations

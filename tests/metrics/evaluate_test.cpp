@@ -402,9 +402,9 @@ TEST_CASE("D97 errors are kept by position", "[metrics]") {
   const metrics::Measured measured = run(sample, recipe("kivi", {{"window.recent", 32}}));
   const at::Tensor errors = measured.tokens.at("out_se");
   REQUIRE(errors.sizes() == at::IntArrayRef({1, 4, 96}));
-  // Nothing is quantized at the first 33 probes, and everywhere after.
+  // Nothing is quantized at the first 32 probes, and everywhere after.
   CHECK(errors.narrow(2, 0, 32).eq(0).all().item<bool>());
-  CHECK(errors.narrow(2, 33, 63).gt(0).all().item<bool>());
+  CHECK(errors.narrow(2, 32, 64).gt(0).all().item<bool>());
   // The parts add up to the metric.
   const double relative = std::sqrt((errors.sum() / measured.tokens.at("out_ss").sum()).item<double>());
   CHECK(relative == Approx(std::sqrt((measured.metrics.at("out_rel").square() *

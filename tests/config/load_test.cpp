@@ -1,0 +1,417 @@
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/yaml.h"
+#include "catch.h"
+#include "config/experiment_file.h"
+
+using namespace kvlab;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+const std::string kSmall = R"(schema: 1
+dataset: {source: synthetic, pattern: gaussian, tokens: 256}
+methods: [bf16, kivi]
+)";
+
+}  // namespace
+
+TEST_CASE("a small experiment and its defaults") {
+  const ExperimentFolder folder;
+  const config::Experiment experiment = folder.load(kSmall);
+  CHECK(experiment.name == "e");
+  CHECK(experiment.output == "results/e.h5");
+  CHECK(experiment.backend == "reference");
+  CHECK(experiment.measure == Lines{"error", "attention", "tni", "memory"});
+  CHECK(experiment.seeds == std::vector<int64_t>{0});
+  CHECK(experiment.probes.placement == "strided");
+  CHECK(experiment.probes.count == 64);
+  REQUIRE(experiment.datasets.size() == 1);
+  CHECK(experiment.datasets[0].label == "gaussian");
+  CHECK(experiment.datasets[0].params.at("tokens") == 256);
+  CHECK(experiment.datasets[0].params.at("head_dim") == 128);
+  CHECK(experiment.datasets[0].params.at("dtype") == "bf16");
+  REQUIRE(experiment.methods.size() == 2);
+  CHECK(experiment.methods[1].label == "kivi");
+  CHECK(experiment.source_text == kSmall);
+}
+
+TEST_CASE("the contract's example") {
+  const ExperimentFolder folder;
+  folder.write("datasets/smollm2/kv.h5", "");
+  folder.write("datasets/smollm2/calibration.h5", "");
+  const config::Experiment experiment = folder.load(R"(schema: 1
+name: window_sweep
+description: the table it is for
+dataset:
+  - {source: synthetic, pattern: low_norm_sink, tokens: 4096, kv_heads: 8, q_heads: 32, head_dim: 128, dtype: bf16}
+  - {source: capture, path: datasets/smollm2/kv.h5, layers: [0, 10, 20, 29]}
+methods:
+  - bf16
+  - kivi
+  - {use: oscar_ots, label: "rotation only", set: {key.token_scale: none}}
+  - id: mine
+    key: {codec: {bits: 4}}
+    value: {codec: {clip: .96}}
+    window: {recent: 64}
+sweep:
+  grid: {group: [32, 64, 128], window.recent: [0, 128, 256]}
+exclude:
+  - {when: {method: kivi, group: 128}, reason: "not in the published grid"}
+measure: [error, attention, tni, memory]
+probes: {count: 64, placement: strided}
+seeds: [0, 1, 2]
+calibration: {source: capture, path: datasets/smollm2/calibration.h5}
+output: results/window_sweep.h5
+)");
+  CHECK(experiment.datasets[1].path == folder.path() / "datasets/smollm2/kv.h5");
+  CHECK(experiment.datasets[1].label == "kv");
+  CHECK(experiment.datasets[1].layers == std::vector<int64_t>{0, 10, 20, 29});
+  REQUIRE(experiment.methods.size() == 4);
+  CHECK(experiment.methods[2].label == "rotation only");
+  CHECK(experiment.methods[2].recipe.settings.at("key.token_scale") == "none");
+  CHECK(experiment.methods[2].recipe.settings.at("key.rotate") == "hadamard");
+  CHECK(experiment.methods[3].recipe.settings.at("value.codec.bits") == 4);
+  CHECK(experiment.methods[3].recipe.settings.at("value.codec.clip") == .96);
+  REQUIRE(experiment.grid.size() == 2);
+  CHECK(experiment.grid[0].key == "group");
+  CHECK(experiment.grid[1].values == std::vector<nlohmann::json>{0, 128, 256});
+  CHECK(experiment.excludes[0].reason == "not in the published grid");
+  CHECK(experiment.seeds == std::vector<int64_t>{0, 1, 2});
+  REQUIRE(experiment.calibration.size() == 1);
+}
+
+TEST_CASE("D83: unknown keys are refused with their line and the nearest valid key") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes(R"(schema: 1
+resid_length: 64
+Methods: []
+group: 32
+dataset: {source: synthetic, patern: gaussian, heads: 3}
+methods: [{use: kivi, set: {Group_size: 32, window.resid_length: 3}}]
+)") == Lines{"e.yaml:2:1: unknown key 'resid_length' in the experiment (valid: schema, name, "
+             "description, output, dataset, methods, seeds, sweep, exclude, backend, measure, "
+             "probes, calibration, evaluation, cache_dtype, prefill, include)",
+             "e.yaml:3:1: unknown key 'Methods' in the experiment (did you mean 'methods'?)",
+             "e.yaml:4:1: unknown key 'group' in the experiment (it is a key of a method: see "
+             "'methods' and 'sweep')",
+             "e.yaml:5:30: unknown key 'patern' in the dataset (did you mean 'pattern'?)",
+             "e.yaml:5:48: unknown key 'heads' in the dataset (did you mean 'q_heads'?)",
+             "e.yaml:6:29: unknown key 'Group_size' of a method (did you mean 'group'?)",
+             "e.yaml:6:45: unknown key 'window.resid_length' of a method (did you mean "
+             "'window.recent'?)"});
+}
+
+TEST_CASE("wrong types and ranges are reported all at once with their places") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes(R"(schema: 2
+name: 7
+dataset:
+  - {source: synthetic, pattern: gausian, tokens: many, kv_heads: 8, q_heads: 12}
+  - {source: capture}
+  - {source: model, path: x}
+  - {pattern: gaussian}
+  - {source: file}
+  - 3
+methods: [kvii, oscar, {use: kivi, sett: {}}, {use: kivi, set: {group: 0}}, 5]
+measure: [error, speed, error, kernel_time, perplexity]
+probes: {count: 0, placement: strides}
+seeds: [0, -1, 0]
+backend: cuda
+calibration: 4
+evaluation: teacher_forced
+output: [a]
+)") ==
+        Lines{
+            "e.yaml:1:9: schema 2 is not known: this release reads schema 1",
+            "e.yaml:2:7: 'name' must be text, found 7 (put it in quotes: \"7\")",
+            "e.yaml:4:5: 'q_heads' 12 is no multiple of 'kv_heads' 8",
+            "e.yaml:4:34: 'pattern' must be one of gaussian, outlier_channels, mean_dominated, "
+            "low_norm_sink, high_norm, modality, constant, found 'gausian' (did you mean "
+            "'gaussian'?)",
+            "e.yaml:4:51: 'tokens' must be a whole number from 1 to 16777216, found 'many'",
+            "e.yaml:5:5: a capture needs a 'path'",
+            "e.yaml:6:14: source: model needs a whole-model run, which this release does not have",
+            "e.yaml:7:5: a dataset needs a 'source': synthetic or capture",
+            "e.yaml:8:14: 'source' must be one of synthetic, capture, found 'file'",
+            "e.yaml:9:5: a dataset must be a map of keys, found 3",
+            "e.yaml:10:11: unknown method 'kvii' (did you mean 'kivi'?)",
+            "e.yaml:10:17: method 'oscar' is ambiguous, papers differ only by case: write "
+            "'oscar_ots' (OScaR, arXiv:2605.19660) or 'oscar_cov' (OSCAR, arXiv:2605.17757)",
+            "e.yaml:10:36: unknown key 'sett' in a method with 'use' (did you mean 'set'?)",
+            "e.yaml:10:72: 'group' must be a whole number from 1 to 1048576, found 0",
+            "e.yaml:10:77: 'methods' must be text, found 5 (put it in quotes: \"5\")",
+            "e.yaml:11:18: unknown measure 'speed' (valid: error, attention, tni, memory, "
+            "kernel_time, tokens)",
+            "e.yaml:11:25: measure 'error' is listed twice",
+            "e.yaml:11:45: measure perplexity needs a whole-model run, which this release does not "
+            "have",
+            "e.yaml:12:17: 'count' must be a whole number from 1 to 16777216, found 0",
+            "e.yaml:12:31: 'placement' must be one of strided, last, all, found 'strides' (did you "
+            "mean 'strided'?)",
+            "e.yaml:13:12: 'seeds' must be a whole number of at least 0, found -1",
+            "e.yaml:13:16: seed 0 is listed twice",
+            "e.yaml:14:10: backend cuda is not in this release, only reference is",
+            "e.yaml:15:14: the calibration must be a map of keys, found 4",
+            "e.yaml:16:13: 'evaluation' needs a whole-model run, which this release does not have",
+            "e.yaml:17:9: 'output' must be text, found a list"});
+}
+
+TEST_CASE("missing sections, broken YAML, missing files") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes("schema: 1\n") ==
+        Lines{"e.yaml:1:1: 'dataset' is missing", "e.yaml:1:1: 'methods' is missing"});
+  CHECK(folder.mistakes("") == Lines{"e.yaml: the experiment must be a map of keys, found nothing"});
+  CHECK(folder.mistakes("schema: 1\ndataset: {a: 1\nmethods: [") .size() == 1);
+  CHECK_THAT(folder.mistakes("schema: [1\nname: 2").front(), ContainsSubstring("e.yaml:2:"));
+  CHECK_THAT(folder.mistakes("schema: [1\nname: 2").front(), ContainsSubstring("YAML: "));
+  CHECK(folder.mistakes(kSmall + "schema: 1\n") ==
+        Lines{"e.yaml:4:1: key 'schema' is given twice (first on line 1)"});
+  CHECK(folder.mistakes(kSmall + "---\na: 1\n") ==
+        Lines{"e.yaml: holds more than one YAML document"});
+  CHECK_THROWS_WITH(config::load(folder.path() / "none.yaml", {}),
+                    (folder.path() / "none.yaml").string() + ": no such file");
+  CHECK_THAT(folder.mistakes("schema: 1\ndataset: {source: capture, path: x.h5}\nmethods: [kivi]")
+                 .front(),
+             ContainsSubstring("e.yaml:2:34: 'x.h5': no such file (looked for x.h5, "));
+}
+
+TEST_CASE("kernel_time needs a backend with kernels") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes(kSmall + "measure: [kernel_time]\n") ==
+        Lines{"e.yaml:4:11: measure kernel_time needs a backend that has kernels; reference has "
+              "none"});
+}
+
+TEST_CASE("mistakes of sweeps") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes(R"(schema: 1
+dataset: {source: capture, path: e.yaml}
+methods: [kivi]
+sweep:
+  grid: {grup: [1], group: [32, 32, x], tokens: [1], seed: [1], key.codec.bits: 3, window.sink: []}
+  zip: {key.codec.clip: [.9, none], value.codec.clip: [0.9], group: [1, 2]}
+  step: 3
+)") == Lines{"e.yaml:5:10: unknown sweep axis 'grup' (did you mean 'group'?)",
+             "e.yaml:5:33: axis 'group' has the value 32 twice",
+             "e.yaml:5:37: 'group' must be a whole number from 1 to 1048576, found 'x'",
+             "e.yaml:5:41: axis 'tokens' is a key of synthetic datasets, and none is listed",
+             "e.yaml:5:54: seeds are no sweep axis: list them under 'seeds'",
+             "e.yaml:5:81: axis 'key.codec.bits' must be a list of values, found 3",
+             "e.yaml:5:97: axis 'window.sink' must be a list of values, found an empty list",
+             "e.yaml:6:8: lists of 'sweep.zip' must be equally long: 'key.codec.clip' has 2 values, "
+             "'value.codec.clip' has 1",
+             "e.yaml:6:8: axis 'group' is in grid and in zip",
+             "e.yaml:7:3: unknown key 'step' in 'sweep' (valid: grid, zip)"});
+}
+
+TEST_CASE("mistakes of exclusions") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes(kSmall + R"(sweep: {grid: {group: [32, 64]}}
+exclude:
+  - {when: {metod: kivi}, reason: x}
+  - {when: {method: [kivi, kvii]}, reason: x}
+  - {when: {group: 48}, reason: x}
+  - {when: {window.recent: 0}, reason: x}
+  - {when: {layer: first}, reason: x}
+  - {when: {dataset: gausian, seed: 3}}
+  - {reason: x, why: y}
+)") == Lines{"e.yaml:6:13: unknown key 'metod' in 'when' (did you mean 'method'?)",
+             "e.yaml:7:28: no method of this experiment is 'kvii' (did you mean 'kivi'?)",
+             "e.yaml:8:20: no group of this experiment is 48 (did you mean '64'?)",
+             "e.yaml:9:13: unknown key 'window.recent' in 'when' (valid: method, dataset, layer, "
+             "seed, group)",
+             "e.yaml:10:20: 'when.layer' must be a whole number of at least 0, found 'first'",
+             "e.yaml:11:5: an exclusion needs a 'reason'",
+             "e.yaml:11:22: no dataset of this experiment is 'gausian' (did you mean 'gaussian'?)",
+             "e.yaml:11:37: no seed of this experiment is 3 (did you mean '0'?)",
+             "e.yaml:12:5: an exclusion needs 'when'",
+             "e.yaml:12:17: unknown key 'why' in an exclusion (did you mean 'when'?)"});
+}
+
+TEST_CASE("methods: labels, own recipes, repetitions") {
+  const ExperimentFolder folder;
+  const auto with = [](const std::string& methods) {
+    return "schema: 1\ndataset: {source: synthetic}\nmethods: " + methods + "\n";
+  };
+  const config::Experiment experiment = folder.load(with(
+      "[{use: kivi, set: {group: 64, window: {recent: 0}}}, {id: a, label: A}, {use: a, set: "
+      "{group: 2}}]"));
+  CHECK(experiment.methods[0].label == "kivi (group=64, window.recent=0)");
+  CHECK(experiment.methods[0].recipe.id == "kivi");
+  CHECK(experiment.methods[1].label == "A");
+  CHECK(experiment.methods[2].label == "a (group=2)");
+  CHECK(folder.mistakes(with("[kivi, kivi]")) ==
+        Lines{"e.yaml:3:17: method 'kivi' is listed twice; give one of them another 'label'"});
+  CHECK(folder.mistakes(with("[{id: kivi, key: {}}]")) ==
+        Lines{"e.yaml:3:16: 'kivi' is a built-in method: choose another id, or write {use: kivi, "
+              "set: {…}}"});
+  CHECK(folder.mistakes(with("[]")) ==
+        Lines{"e.yaml:3:10: 'methods' must be a list of ids or recipes, found an empty list"});
+  CHECK(folder.mistakes(with("kivi")) ==
+        Lines{"e.yaml:3:10: 'methods' must be a list of ids or recipes, found 'kivi'"});
+}
+
+TEST_CASE("labels of datasets are unique") {
+  const ExperimentFolder folder;
+  folder.write("a/kv.h5", "");
+  folder.write("b/kv.h5", "");
+  const config::Experiment experiment = folder.load(R"(schema: 1
+dataset:
+  - {source: synthetic, pattern: gaussian, tokens: 256}
+  - {source: synthetic, pattern: gaussian, tokens: 512}
+  - {source: synthetic, pattern: constant}
+  - {source: synthetic, pattern: constant}
+  - {source: capture, path: a/kv.h5}
+  - {source: capture, path: b/kv.h5, label: mine}
+  - {source: capture, path: b/kv.h5}
+methods: [kivi]
+)");
+  Lines labels;
+  for (const config::DatasetItem& item : experiment.datasets) labels.push_back(item.label);
+  CHECK(labels == Lines{"gaussian tokens=256", "gaussian tokens=512", "constant", "constant #2",
+                        "a/kv", "mine", "b/kv"});
+}
+
+TEST_CASE("includes: later keys win, places name the file they are in") {
+  const ExperimentFolder folder;
+  folder.write("base.yaml", "schema: 1\nmethods: [bf16]\nseeds: [0, 1]\nnam: x\n");
+  folder.write("more.yaml", "seeds: [5]\nprobes: {count: 8}\n");
+  const std::string text =
+      "include: [base.yaml, more.yaml]\ndataset: {source: synthetic}\nmethods: [kivi]\n";
+  CHECK(folder.mistakes(text) ==
+        Lines{"base.yaml:4:1: unknown key 'nam' in the experiment (did you mean 'name'?)"});
+  folder.write("base.yaml", "schema: 1\nmethods: [bf16]\nseeds: [0, 1]\n");
+  const config::Experiment experiment = folder.load(text);
+  CHECK(experiment.methods.front().label == "kivi");
+  CHECK(experiment.seeds == std::vector<int64_t>{5});
+  CHECK(experiment.probes.count == 8);
+  CHECK(experiment.source_text == text);
+  CHECK_THAT(experiment.resolved_text, ContainsSubstring("kivi"));
+  CHECK_THAT(experiment.resolved_text, !ContainsSubstring("include"));
+}
+
+TEST_CASE("wrong includes") {
+  const ExperimentFolder folder;
+  folder.write("loop.yaml", "include: e.yaml\n");
+  CHECK(folder.mistakes("include: loop.yaml\n" + kSmall) ==
+        Lines{"loop.yaml:1:10: 'e.yaml' includes itself"});
+  CHECK_THAT(folder.mistakes("include: none.yaml\n" + kSmall).front(),
+             ContainsSubstring("e.yaml:1:10: 'none.yaml': no such file"));
+}
+
+TEST_CASE("--set takes dotted keys and YAML values") {
+  const ExperimentFolder folder;
+  folder.write("a.h5", "");
+  const auto load = [&](const Lines& edits) { return folder.load(kSmall, edits); };
+  CHECK(load({"dataset.tokens=64"}).datasets[0].params.at("tokens") == 64);
+  CHECK(load({"dataset.0.tokens=64"}).datasets[0].params.at("tokens") == 64);
+  CHECK(load({"dataset={source: capture, path: a.h5}"}).datasets[0].path == folder.path() / "a.h5");
+  CHECK(load({"methods=[bf16, quarot]"}).methods[1].label == "quarot");
+  CHECK(load({"methods.1=quarot"}).methods[1].label == "quarot");
+  CHECK(load({"probes.count=8", "probes.placement=last"}).probes.placement == "last");
+  const config::Experiment swept =
+      load({"sweep.grid.window.recent=[0, 32]", "sweep.grid.group=[32]", "sweep.grid.group=[64]"});
+  REQUIRE(swept.grid.size() == 2);
+  CHECK(swept.grid[0].key == "window.recent");
+  CHECK(swept.grid[1].values == std::vector<nlohmann::json>{64});
+  CHECK_THAT(swept.resolved_text, ContainsSubstring("window.recent"));
+
+  const std::string listed =
+      "schema: 1\nseeds: [3]\nname: \"7\"\ndataset: [{source: synthetic}]\n"
+      "methods: [{use: kivi, set: {key.codec.bits: 4}}]\n";
+  CHECK(folder.load(listed, {"dataset.tokens=64"}).datasets[0].params.at("tokens") == 64);
+  CHECK(folder.load(listed, {"methods.0.set.key.codec.bits=3"})
+            .methods[0].recipe.settings.at("key.codec.bits") == 3);
+  CHECK(folder.load(listed, {"methods.0.set.window.recent=0"})
+            .methods[0].recipe.settings.at("window.recent") == 0);
+  CHECK(folder.load(listed, {"seeds="}).seeds == std::vector<int64_t>{0});
+  CHECK(folder.load(listed).name == "7");
+}
+
+TEST_CASE("mistakes of --set") {
+  const ExperimentFolder folder;
+  const std::string listed =
+      "schema: 1\ndataset: [{source: synthetic}, {source: synthetic, pattern: constant}]\n"
+      "methods: [kivi]\n";
+  CHECK(folder.mistakes(listed, {"group"}) == Lines{"--set group: expected KEY=VALUE"});
+  CHECK(folder.mistakes(listed, {"seds=[1]"}) ==
+        Lines{"--set seds: unknown key 'seds' in the experiment (did you mean 'seeds'?)"});
+  CHECK(folder.mistakes(listed, {"seeds=[x]"}) ==
+        Lines{"--set seeds: 'seeds' must be a whole number of at least 0, found 'x'"});
+  CHECK(folder.mistakes(listed, {"dataset.tokens=3"}) ==
+        Lines{"--set dataset.tokens: 'dataset.tokens' cannot be set: 'tokens' is no index of a "
+              "list of 2"});
+  CHECK(folder.mistakes(listed, {"dataset.2.tokens=3"}) ==
+        Lines{"--set dataset.2.tokens: 'dataset.2.tokens' cannot be set: '2' is no index of a list "
+              "of 2"});
+  CHECK(folder.mistakes(listed, {"methods.0.label=x"}) ==
+        Lines{"--set methods.0.label: 'methods.0.label' cannot be set: 'kivi' has no keys"});
+  CHECK(folder.mistakes(listed, {"seeds=[1"}).size() == 1);
+}
+
+TEST_CASE("the resolved text reads back to the same experiment") {
+  const ExperimentFolder folder;
+  const std::string text = R"(schema: 1
+name: "true"
+description: >
+  two
+  lines: and more
+dataset: {source: synthetic, key_norm: .5}
+methods: [bf16, {use: kivi, label: "a: b", set: {key.codec.clip: 0.90}}]
+)";
+  const config::Experiment first = folder.load(text, {"sweep.grid.group=[32]"});
+  const config::Experiment again = folder.load(first.resolved_text);
+  CHECK(again.name == "true");
+  CHECK(again.description == first.description);
+  CHECK(again.methods[1].label == "a: b");
+  CHECK(again.methods[1].recipe.settings == first.methods[1].recipe.settings);
+  CHECK(again.datasets[0].params == first.datasets[0].params);
+  CHECK(again.grid[0].key == "group");
+  CHECK(again.resolved_text == first.resolved_text);
+}
+
+TEST_CASE("a rotation's file is found from the experiment's folder") {
+  const ExperimentFolder folder;
+  folder.write("r.h5", "");
+  const std::string file = "file:" + (folder.path() / "r.h5").string();
+  const config::Experiment experiment = folder.load(kSmall, {
+      "methods=[{use: quarot, set: {key.rotate: 'file:r.h5'}}, {id: own, key: {rotate: 'file:r.h5'}}]",
+      "sweep.grid.value.rotate=[none, 'file:r.h5']"});
+  CHECK(experiment.methods[0].recipe.settings.at("key.rotate") == file);
+  CHECK(experiment.methods[1].recipe.settings.at("value.rotate") == file);
+  CHECK(experiment.grid[0].values[1] == file);
+  CHECK_THAT(folder.mistakes(kSmall, {"methods=[{id: own, key: {rotate: 'file:no.h5'}}]"}).front(),
+             ContainsSubstring("'no.h5': no such file"));
+}
+
+TEST_CASE("scalars are typed by the core schema") {
+  yaml::Problems problems;
+  const yaml::Node node = yaml::parse(
+      "[1, -7, +3, 0x1f, 0o17, .96, -1.5e3, 1e3, 1., true, False, yes, 'true', \"3\", none, 1_0, "
+      "99999999999999999999, -, 1.2.3]",
+      "f", problems);
+  REQUIRE(problems.empty());
+  CHECK(yaml::to_json(node).dump() ==
+        R"([1,-7,3,31,15,0.96,-1500.0,1000.0,1.0,true,false,"yes","true","3","none","1_0",1e+20,"-","1.2.3"])");
+  CHECK(yaml::parse("a: ~\nb:\nc: null", "f", problems).members[1].value.kind ==
+        yaml::Node::Kind::null);
+}
+
+TEST_CASE("anchors are copies, and a few lines cannot fill the memory") {
+  yaml::Problems problems;
+  const yaml::Node node = yaml::parse("a: &x {b: 1}\nc: *x\n", "f", problems);
+  CHECK(problems.empty());
+  CHECK(node.find("c")->find("b")->value == 1);
+  CHECK(node.find("c")->line == 2);
+  std::string bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n";
+  for (int i = 1; i < 12; ++i) {
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int j = 0; j < 10; ++j) bomb += "*a" + std::to_string(i - 1) + ",";
+    bomb += "]\n";
+  }
+  yaml::parse(bomb, "f", problems);
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].message == "aliases make the file too large");
+}

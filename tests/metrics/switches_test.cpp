@@ -1,0 +1,206 @@
+// D15: a setting that a resolved recipe keeps must change what comes out, or say why it does not. A stage that was dead
+// all along would show here.
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "catch.h"
+#include "method/schema.h"
+#include "metrics/cases.h"
+
+using namespace kvlab;
+using cases::recipe;
+
+namespace {
+
+constexpr int64_t kHeadDim = 32;
+
+/// Multiples of 1/4, so that unrotated groups have ties; channels of different size and offset, one loud token.
+at::Tensor tied(at::IntArrayRef shape, uint64_t seed) {
+  at::Tensor x = plain::whole(-12, 12, shape, seed) / 4;
+  x.select(3, 5).mul_(6);
+  x.select(3, 17).add_(9);
+  x.select(2, 40).mul_(8);
+  return x;
+}
+
+data::Sample sample_of(uint64_t seed) {
+  data::Sample sample = cases::gaussian_sample({1, 2, 4, 96, kHeadDim}, seed);
+  sample.k = tied({1, 2, 96, kHeadDim}, seed + 10);
+  sample.v = tied({1, 2, 96, kHeadDim}, seed + 11);
+  // Queries that prefer some directions, other ones for each KV head.
+  sample.q.narrow(1, 0, 2).narrow(3, 0, 4).mul_(3);
+  sample.q.narrow(1, 2, 2).narrow(3, 10, 4).mul_(3);
+  return sample;
+}
+
+void flatten(const nlohmann::json& node, const std::string& prefix, std::set<std::string>& keys) {
+  for (const auto& [name, value] : node.items()) {
+    const std::string key = prefix.empty() ? name : prefix + "." + name;
+    if (value.is_object()) {
+      flatten(value, key, keys);
+    } else {
+      keys.insert(key);
+    }
+  }
+}
+
+std::vector<nlohmann::json> other_values(const std::string& key, const nlohmann::json& now) {
+  static const std::map<std::string, std::vector<nlohmann::json>> chosen = {
+      {"key.codec.bits", {3, 8}},      {"value.codec.bits", {3, 8}},    {"key.codec.group", {16}},
+      {"value.codec.group", {16}},     {"key.codec.clip", {"none", 0.6}}, {"value.codec.clip", {"none", 0.6}},
+      {"window.sink", {11}},           {"window.recent", {32}},         {"calibrate.tokens", {48}},
+      {"calibrate.steps", {2}},        {"calibrate.lr", {0.005}},       {"calibrate.lambda", {0.0}},
+      {"calibrate.margin", {1.0}},     {"calibrate.check_every", {1}},  {"calibrate.queries", {3}},
+      {"calibrate.bits", {4}},         {"calibrate.group", {8}},        {"calibrate.clip_key", {0.7}},
+      {"calibrate.clip_value", {0.7}}, {"calibrate.sink", {6}},         {"calibrate.recent", {12}},
+  };
+  if (const auto found = chosen.find(key); found != chosen.end()) return found->second;
+  const Param* param = method::find_param(key);
+  REQUIRE(param != nullptr);
+  if (param->type == Param::Type::boolean) return {!now.get<bool>()};
+  std::vector<nlohmann::json> others;
+  for (const std::string& choice : param->choices) {
+    if (now != choice && !choice.starts_with(method::kFilePrefix)) others.emplace_back(choice);
+  }
+  return others;
+}
+
+/// What a row would show of errors and attention. Sizes and norms are left out: they may change by themselves.
+metrics::Arrays outputs(const method::Recipe& recipe) {
+  static const data::Sample sample = sample_of(600);
+  static const data::Sample calibration = sample_of(700);
+  const metrics::Measured measured = cases::run(sample, recipe, {"error", "attention", "tokens"}, &calibration);
+  metrics::Arrays all = measured.metrics;
+  all.insert(measured.tokens.begin(), measured.tokens.end());
+  return all;
+}
+
+/// Beyond what another order of summation does.
+bool differ(const metrics::Arrays& a, const metrics::Arrays& b) {
+  for (const auto& [name, array] : a) {
+    if (!at::allclose(array, b.at(name), 1e-9, 1e-14, /*equal_nan=*/true)) return true;
+  }
+  return false;
+}
+
+/// Recipes that use every key between them. Learning is cut short everywhere.
+std::vector<method::Recipe> contexts() {
+  const Settings quick = {{"calibrate.tokens", 64}, {"calibrate.steps", 4},   {"calibrate.queries", 8},
+                          {"calibrate.lr", 0.05},   {"calibrate.group", 32},  {"calibrate.sink", 2},
+                          {"calibrate.recent", 4},  {"calibrate.clip_key", 0.9}, {"calibrate.clip_value", 0.9}};
+  const auto with = [&](const std::string& id, Settings edits) {
+    edits.merge(Settings(quick));
+    return recipe(id, edits);
+  };
+  return {
+      with("kivi", {{"group", 8}, {"window.recent", 16}, {"window.sink", 3}, {"key.codec.clip", 0.8},
+                    {"key.codec.clip_scope", "group"}, {"value.codec.clip", 0.8}}),
+      with("int2_naive_windows", {{"group", 8}, {"window.recent", 10}, {"window.sink", 3}, {"key.codec.clip", 0.8},
+                                  {"value.codec.clip", 0.8}}),
+      with("oscar_ots", {{"group", 8}, {"window.recent", 16}, {"key.center", "head_mean"},
+                         {"key.token_scale", "max_head"}, {"key.token_scale_params", "fp16"},
+                         {"value.token_scale", "mean_abs_head"}, {"value.token_scale_params", "fp16"},
+                         {"value.center", "head_mean"}}),
+      with("oscar_ots", {{"group", 8}, {"window.recent", 16}, {"key.token_scale_params", "fp16"},
+                         {"value.token_scale", "l2_head"}, {"value.token_scale_params", "bf16"}}),
+      with("quarot", {{"group", 8}, {"window.recent", 16}, {"key.codec.clip", 0.8}, {"value.codec.clip", 0.8}}),
+      with("oscar_cov", {{"group", 8}, {"window.recent", 16}, {"window.sink", 3}}),
+      with("oscar_cov", {{"window.recent", 16}, {"window.sink", 3}}),  // one group a head row
+      with("oscar_optr", {{"group", 8}, {"window.recent", 16}, {"window.sink", 3}}),
+  };
+}
+
+/// Settings that are known to change nothing although no part says so. See the test's end.
+const std::set<std::string> kOwed = {"key.covariance"};
+
+}  // namespace
+
+TEST_CASE("D15 every setting that a resolved recipe keeps changes some output or says why not", "[switches]") {
+  std::map<std::string, int> changed;  // "key: value" to the number of contexts in which it did something
+  std::set<std::string> excused;
+  for (const method::Recipe& base : contexts()) {
+    REQUIRE_FALSE(method::unsupported(base, kHeadDim));
+    const metrics::Arrays before = outputs(base);
+    const nlohmann::json canonical = method::canonical(base, kHeadDim);
+    std::set<std::string> keys;
+    flatten(canonical, "", keys);
+    for (const std::string& key : keys) {
+      for (const nlohmann::json& value : other_values(key, base.settings.at(key))) {
+        method::Recipe edited = base;
+        REQUIRE_FALSE(method::apply_edit(edited, key, value));
+        if (method::unsupported(edited, kHeadDim)) continue;
+        if (method::canonical(edited, kHeadDim) == canonical) continue;  // the same by another name
+        const std::string name = key + ": " + value.dump();
+        CAPTURE(base.id, name);
+        const bool differs = differ(before, outputs(edited));
+        changed[name] += differs ? 1 : 0;
+        if (method::no_effect(base, key, kHeadDim)) {
+          // A reason that is given must be true.
+          CHECK_FALSE(differs);
+          excused.insert(name);
+        }
+      }
+    }
+  }
+  for (const auto& [name, times] : changed) {
+    CAPTURE(name);
+    const bool owed = kOwed.count(name.substr(0, name.find(':'))) > 0;
+    CHECK((times > 0) == !owed);
+  }
+  // All keys of a recipe were met in some context.
+  std::set<std::string> met;
+  for (const auto& [name, times] : changed) met.insert(name.substr(0, name.find(':')));
+  for (const std::string& key : method::recipe_keys()) {
+    if (key == "group" || key == "calibrate.clip") continue;  // shorthands for two
+    CAPTURE(key);
+    CHECK(met.count(key) == 1);
+  }
+  // The reasons that contract section 3 names were met too.
+  CHECK(excused.count("key.bit_reversal: false") == 1);
+  CHECK(excused.count("key.order: \"scale_rotate\"") == 1);
+}
+
+TEST_CASE("D15 a permutation of the channels is no step at one group a head row", "[switches]") {
+  const method::Recipe with = recipe("oscar_cov", {{"window.recent", 16}, {"window.sink", 3}});
+  const method::Recipe without =
+      recipe("oscar_cov", {{"window.recent", 16}, {"window.sink", 3}, {"key.bit_reversal", false}, {"value.bit_reversal", false}});
+  CHECK_FALSE(differ(outputs(with), outputs(without)));
+  // At smaller groups it moves channels between them.
+  CHECK(differ(outputs(recipe("oscar_cov", {{"group", 8}, {"window.recent", 16}})),
+               outputs(recipe("oscar_cov", {{"group", 8}, {"window.recent", 16}, {"key.bit_reversal", false}}))));
+}
+
+TEST_CASE("D15 a learned rotation of no steps is its base", "[switches]") {
+  const Settings edits = {{"window.recent", 16}, {"window.sink", 3}, {"calibrate.tokens", 64}, {"calibrate.queries", 8},
+                          {"calibrate.group", 32}, {"calibrate.sink", 2}, {"calibrate.recent", 4}, {"calibrate.steps", 0}};
+  const Settings base = {{"window.recent", 16}, {"window.sink", 3}};
+  CHECK_FALSE(differ(outputs(recipe("optr", edits)), outputs(recipe("quarot_windows_centered", base))));
+  CHECK_FALSE(differ(outputs(recipe("oscar_optr", edits)), outputs(recipe("oscar_cov_centered", base))));
+}
+
+TEST_CASE("D43 every preset is near the identity at 8 bits with exact parameters", "[switches]") {
+  // Only the codec is lossy: a rotation that is applied twice, or a centre that is not added back, would be an error of
+  // order one.
+  const data::Sample sample = cases::gaussian_sample({1, 2, 4, 512, 32}, 800, {300, 511});
+  const data::Sample calibration = cases::gaussian_sample({1, 2, 4, 512, 32}, 801);
+  for (const std::string& id : method::method_ids()) {
+    CAPTURE(id);
+    Settings edits;
+    for (const std::string side : {"key", "value"}) {
+      edits[side + ".codec.bits"] = 8;
+      edits[side + ".codec.params"] = "fp32";
+      edits[side + ".codec.clip"] = "none";
+    }
+    edits.merge(Settings{{"calibrate.tokens", 256}, {"calibrate.steps", 2}, {"calibrate.sink", 4},
+                         {"calibrate.recent", 16}, {"calibrate.queries", 8}});
+    const metrics::Measured measured = cases::run(sample, recipe(id, edits), cases::kAll, &calibration);
+    // A step of range/255 or, on the symmetric grid, 2·max/254: an error of step²/12 a value of variance 1. A group of
+    // 32 to 128 normals spans at most 7.
+    CHECK(cases::scalar(measured, "k_nmse") < 7.0 * 7.0 / (254 * 254) / 12 * 1.1);
+    CHECK(cases::scalar(measured, "v_nmse") < 7.0 * 7.0 / (254 * 254) / 12 * 1.1);
+    CHECK(cases::scalar(measured, "wo_rel") < 0.02);
+    CHECK(cases::scalar(measured, "out_cos") > 0.9998);
+    if (id != "bf16") CHECK(cases::scalar(measured, "k_nmse") > 0.0);
+  }
+}
