@@ -41,10 +41,12 @@ cpp_files() {
     while read -r file; do if [[ -f $file ]]; then printf '%s\n' "$file"; fi; done
 }
 
-# build PRESET: configures and builds with the CMake and Ninja of .venv, then says what it was told about CUDA.
+# build PRESET [TARGET...]: configures and builds with the CMake and Ninja of .venv; passes on what CMake says of CUDA.
 build() {
-  local preset=$1
+  local preset=$1 targets=()
+  (($# < 2)) || targets=(--target "${@:2}")
   step "configure-$preset" "Configuring (preset $preset)" cmake --preset "$preset"
-  grep -h '^-- CUDA:' "$logs/configure-$preset.log" || true
-  step "build-$preset" "Compiling (preset $preset)" cmake --build --preset "$preset" --parallel "$(nproc)"
+  sed -n 's/^-- CUDA:/CUDA:/p' "$logs/configure-$preset.log"
+  step "build-$preset" "Compiling (preset $preset)" \
+    cmake --build --preset "$preset" --parallel "$(nproc)" "${targets[@]}"
 }

@@ -17,7 +17,7 @@ for option in "$@"; do
 done
 
 bash scripts/setup.sh
-build release
+build release kvlab kvlab_bench
 step demo-data "Capturing the demo's tensors into datasets/smollm2" python datasets/prepare_demo.py --out datasets/smollm2
 say "Running experiments/demo.yaml, results go to results/demo.h5"
 start=$SECONDS

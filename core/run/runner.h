@@ -11,10 +11,10 @@ namespace kvlab::run {
 
 struct Options {
   int64_t jobs = 0;                // cells at a time; 0: one a core
-  std::vector<std::string> only;   // method ids or labels; empty: all
+  std::vector<std::string> only = {};  // method ids or labels; empty: all
   int64_t shard = 1, shards = 1;   // run the shard-th of `shards` parts
   bool rerun = false;              // compute complete cells again
-  std::string argv;                // recorded
+  std::string argv = {};           // recorded
 };
 
 /// What happens during a run, for whoever shows it. Calls come from one thread at a time.
