@@ -1,0 +1,79 @@
+"""Reading kvlab.results/1 with h5py alone, independent of the program, and comparing two files bit by bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+# What may differ between two runs of one experiment with equal results (contract section 6).
+RUN_ATTRIBUTES = {"created", "argv", "host"}
+CELL_ATTRIBUTES = {"seconds", "started", "sha256"}  # sha256 covers the other two
+
+
+def column(dataset: h5py.Dataset) -> np.ndarray:
+    """One column of /summary, strings as str."""
+    return dataset.asstr()[:] if dataset.dtype.kind == "O" else dataset[:]
+
+
+def summary(path: Path) -> dict[str, np.ndarray]:
+    with h5py.File(path) as file:
+        return {name: column(dataset) for name, dataset in file["summary"].items()}
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """The summary row by row, as plain Python values."""
+    columns = {name: values.tolist() for name, values in summary(path).items()}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def states(path: Path) -> dict[str, str]:
+    """Status of each cell in the file itself; parts are not looked at."""
+    with h5py.File(path) as file:
+        return {name: group.attrs["status"] for name, group in file["cells"].items()}
+
+
+def configs(path: Path) -> dict[str, dict[str, Any]]:
+    with h5py.File(path) as file:
+        return {name: json.loads(group["config"].asstr()[()]) for name, group in file["cells"].items()}
+
+
+def arrays(path: Path, group: str) -> list[dict[str, np.ndarray]]:
+    """/cells/<id>/<group> of each summary row."""
+    with h5py.File(path) as file:
+        return [{name: dataset[()] for name, dataset in file["cells"][cell][group].items()}
+                for cell in column(file["summary/cell"])]
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """Everything that two runs of one experiment must have in common, as comparable values by place."""
+    found: dict[str, Any] = {}
+
+    def value(raw: Any) -> Any:
+        array = np.asarray(raw)
+        if array.dtype.kind in "OSU":
+            return tuple(str(text) for text in np.atleast_1d(array))
+        return (array.dtype.str, array.shape, array.tobytes())
+
+    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        for key, attribute in item.attrs.items():
+            if key not in CELL_ATTRIBUTES:
+                found[f"{name}@{key}"] = value(attribute)
+        if isinstance(item, h5py.Dataset):
+            found[name] = value(item.asstr()[()] if item.dtype.kind == "O" else item[()])
+
+    with h5py.File(path) as file:
+        found |= {f"@{key}": value(item) for key, item in file.attrs.items() if key not in RUN_ATTRIBUTES}
+        file.visititems(visit)
+    return found
+
+
+def assert_same(a: Path, b: Path, besides: tuple[str, ...] = ()) -> None:
+    """The two files agree to the last bit, apart from when and where they were made and what `besides` names."""
+    left, right = contents(a), contents(b)
+    names = sorted(left.keys() | right.keys())
+    differing = [name for name in names if left.get(name) != right.get(name) and name not in besides]
+    assert not differing, f"{len(differing)} places differ: {differing[:8]}"

@@ -1,0 +1,199 @@
+#include "report/table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "catch.h"
+#include "report/results_maker.h"
+
+namespace kvlab::report {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+std::string error_of(const store::Results& results, const TableOptions& options) {
+  try {
+    table(results, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("A table is sorted by wo_rel, averages, and says what a reader must know") {
+  const std::string expected =
+      R"(label   bits_per_element  wo_rel  cells
+------  ----------------  ------  -----
+U·H·P              2.500  0.1150      4
+kivi               3.250  0.2150      4
+quarot                 -       -      0
+
+mean over 2 datasets, 2 layers
+backend: reference
+data: austen, jargon (head_dim 64, 3 KV heads, 9 query heads, 2048 tokens, bf16, 2 layers)
+differs between methods: grid: float_zero (kivi); rounded_zero (U·H·P)
+differs between methods: clip: none (kivi); 0.96 (U·H·P)
+differs between methods: window: sink 0 recent 128 kivi (kivi); sink 64 recent 256 block (U·H·P)
+1 cell unsupported: recent 100 is no multiple of 32 (quarot)
+)";
+  CHECK(table(small_results(), {}) == expected);
+  CHECK(table_warnings(small_results()) ==
+        std::vector<std::string>{"1 cell unsupported: recent 100 is no multiple of 32 (quarot)"});
+}
+
+TEST_CASE("Markdown has the same table and notes") {
+  const std::string text = table(small_results(), {.format = "markdown"});
+  CHECK_THAT(text, ContainsSubstring("| label | bits_per_element | wo_rel | cells |\n"
+                                     "| --- | ---: | ---: | ---: |\n"
+                                     "| U·H·P | 2.500 | 0.1150 | 4 |\n"));
+  CHECK_THAT(text, ContainsSubstring("\n- backend: reference\n"));
+}
+
+TEST_CASE("CSV is clean: full precision, empty fields, quoted text, no notes") {
+  ResultsMaker maker;
+  maker.add("a, \"b\"", "x", 0, {{"wo_rel", 0.1 + 0.2}});
+  maker.add("c", "x", 0, {{"wo_rel", kNaN}});
+  CHECK(table(maker.results, {.format = "csv"}) ==
+        "label,wo_rel,cells\r\n\"a, \"\"b\"\"\",0.30000000000000004,1\r\nc,,1\r\n");
+}
+
+TEST_CASE("The same results give the same bytes, in whatever order their rows lie") {
+  store::Results results = small_results();
+  const std::string text = table(results, {});
+  std::reverse(results.rows.begin(), results.rows.end());
+  CHECK(table(results, {.format = "csv"}) == table(small_results(), {.format = "csv"}));
+  CHECK(table(small_results(), {}) == text);
+}
+
+TEST_CASE("D93: whatever is not complete is a dash") {
+  store::Results results = small_results();
+  for (const char* status : {"failed", "unsupported", "excluded", "interrupted"}) {
+    for (auto& [id, cell] : results.cells) {
+      cell.status = status;
+      cell.scalars["wo_rel"] = 1e-20;
+    }
+    const std::string text = table(results, {});
+    CHECK_THAT(text, ContainsSubstring("kivi         -"));
+    CHECK_THAT(text, ContainsSubstring(std::string("8 cells ") + status + ": no reason stored"));
+    CHECK(text.find("e-20") == std::string::npos);
+  }
+}
+
+TEST_CASE("A NaN is left out of a mean and the table says so") {
+  store::Results results = small_results();
+  results.cells["cell0"].scalars["wo_rel"] = kNaN;
+  const std::string text = table(results, {});
+  CHECK(text.find("nan") == std::string::npos);
+  CHECK_THAT(text, ContainsSubstring("kivi               3.250  0.2200      4\n"));
+  CHECK_THAT(text, ContainsSubstring("wo_rel: mean over kivi (3 of 4) cells; the others"));
+}
+
+TEST_CASE("A row over fewer cells than the others is marked") {
+  store::Results results = small_results();
+  results.cells["cell1"].status = "failed";
+  results.cells["cell1"].reason = "out of memory";
+  const std::string text = table(results, {});
+  CHECK_THAT(text, ContainsSubstring("kivi †"));
+  CHECK_THAT(text,
+             ContainsSubstring(
+                 "† over fewer cells than other rows, not comparable: kivi (3 of 4 complete)"));
+  CHECK_THAT(text, ContainsSubstring("1 cell failed: out of memory (kivi)"));
+
+  store::Results shard = small_results();  // rows that another shard has
+  shard.rows.erase(shard.rows.begin(), shard.rows.begin() + 2);
+  CHECK_THAT(table(shard, {}), ContainsSubstring("kivi (2 of 2 complete)"));
+}
+
+TEST_CASE("D100: cells of another code version are never averaged in") {
+  store::Results results = small_results();
+  results.cells["cell0"].code_version = "bb22";
+  results.cells["cell0"].scalars["wo_rel"] = 1e6;
+  const std::string text = table(results, {});
+  CHECK_THAT(text, ContainsSubstring("3.250  0.2200      3\n"));
+  CHECK_THAT(text, ContainsSubstring("1 cell stale: computed by another version of kvlab (kivi)"));
+}
+
+TEST_CASE("Warnings are numbered once and marked on their rows") {
+  store::Results results = small_results();
+  results.cells["cell0"].warnings = {"calibration overlaps", "group became 64"};
+  results.cells["cell1"].warnings = {"calibration overlaps"};
+  results.rows[4].warnings = {"group became 64"};
+  const std::string text = table(results, {});
+  CHECK_THAT(text, ContainsSubstring("U·H·P [1]  ") && ContainsSubstring("kivi [1,2]  "));
+  CHECK_THAT(text, ContainsSubstring("\n[1] group became 64\n[2] calibration overlaps\n"));
+}
+
+TEST_CASE("A sweep has a row for each label and point, a pivot a column") {
+  ResultsMaker maker({"group", "window.recent"});
+  for (const int64_t group : {64, 32}) {
+    for (const int64_t recent : {128, 0}) {
+      for (const int64_t layer : {0, 1}) {
+        const double value = static_cast<double>(group + recent + layer) / 1000;
+        maker.add("kivi", "x", layer, {{"wo_rel", value}}, {group, recent});
+      }
+    }
+  }
+  maker.results.cells["cell0"].status = "unsupported";
+  maker.results.cells["cell1"].status = "unsupported";
+  CHECK(table(maker.results, {.format = "csv"}) ==
+        "label,group,window.recent,wo_rel,cells\r\nkivi,32,0,0.0325,2\r\nkivi,64,0,0.0645,2\r\n"
+        "kivi,32,128,0.1605,2\r\nkivi,64,128,,0\r\n");
+
+  TableOptions options{.rows = "window.recent", .cols = "group", .value = "wo_rel"};
+  const std::string text = table(maker.results, options);
+  CHECK_THAT(text, ContainsSubstring("wo_rel by window.recent (rows) and group (columns)\n\n"
+                                     "window.recent       32       64  cells\n"));
+  CHECK_THAT(text, ContainsSubstring("0              0.03250  0.06450      4\n"
+                                     "128             0.1605        -      2\n"));
+  CHECK_THAT(text, ContainsSubstring("mean over 2 layers\n"));
+  options.format = "csv";
+  CHECK(table(maker.results, options) ==
+        "window.recent,group=32,group=64,cells\r\n0,0.0325,0.0645,4\r\n128,0.1605,,2\r\n");
+  options = {.name = "window", .format = "csv"};
+  CHECK_THAT(table(maker.results, options),
+             ContainsSubstring("label,group,window.recent=0,window.recent=128,cells\r\n"));
+}
+
+TEST_CASE("Best is bold and second underlined, full precision does not compete") {
+  store::Results results = small_results();
+  ResultsMaker maker;
+  maker.results = results;
+  maker.set_method(R"({"kind": "passthrough"})", "{}");
+  for (const char* dataset : {"austen", "jargon"}) {
+    for (const int64_t layer : {2, 10}) {
+      maker.add("bf16", dataset, layer, {{"wo_rel", 0}, {"bits_per_element", 16}});
+    }
+  }
+  const std::string text = table(maker.results, {.emphasis = true});
+  CHECK_THAT(text, ContainsSubstring("bf16              16.00       0      4\n"));
+  CHECK_THAT(
+      text, ContainsSubstring("\033[1m0.1150\033[0m") && ContainsSubstring("\033[4m0.2150\033[0m"));
+  CHECK(table(maker.results, {}).find('\033') == std::string::npos);
+  CHECK_THAT(table(maker.results, {.format = "markdown", .emphasis = true}),
+             ContainsSubstring("**0.1150**") && ContainsSubstring("<u>0.2150</u>"));
+}
+
+TEST_CASE("Wrong names are errors with the nearest valid one") {
+  const store::Results results = small_results();
+  CHECK(error_of(results, {.rows = "lable"}) ==
+        "--rows: this file has no column 'lable' to sort its cells by (did you mean 'label'?); "
+        "choose from method, label, dataset, layer, seed, backend");
+  CHECK_THAT(error_of(results, {.cols = "layr"}), ContainsSubstring("did you mean 'layer'?"));
+  CHECK_THAT(error_of(results, {.value = "worel"}), ContainsSubstring("did you mean 'wo_rel'?"));
+  CHECK(error_of(results, {.value = "k_mse"}) ==
+        "--value: 'k_mse' was not measured in this file; choose from wo_rel, bits_per_element");
+  CHECK_THAT(error_of(results, {.name = "layer"}), ContainsSubstring("did you mean 'layers'?"));
+  CHECK_THAT(error_of(results, {.name = "window"}),
+             ContainsSubstring("--name: this file has no column 'window.recent'"));
+  CHECK_THAT(error_of(results, {.format = "latex"}), ContainsSubstring("comes in a later release"));
+  CHECK_THAT(error_of(results, {.format = "cvs"}), ContainsSubstring("did you mean 'csv'?"));
+  CHECK_THAT(error_of(results, {.rows = "layer", .cols = "layer"}), ContainsSubstring("both"));
+  CHECK_THAT(error_of(results, {.cols = "layer", .value = "wo_rel,bits_per_element"}),
+             ContainsSubstring("shows one metric"));
+  CHECK_THAT(error_of({}, {}), ContainsSubstring("has no rows"));
+}
+
+}  // namespace
+}  // namespace kvlab::report
