@@ -13,6 +13,17 @@ at::Tensor before(int64_t begin, int64_t n, const at::Tensor& limit) {
   return at::arange(begin, begin + n, at::kLong).unsqueeze(0).lt(limit.unsqueeze(1));
 }
 
+/// weights [P, n] times values [n, d], where weights of tokens that are not `read` [P, n] are 0. Such a token must not
+/// reach the sum even if it is not finite, and 0 times NaN is NaN.
+at::Tensor weighted(const at::Tensor& weights, const at::Tensor& values, const at::Tensor& read) {
+  at::Tensor sum = weights.matmul(values);
+  if (sum.isfinite().all().item<bool>()) return sum;
+  const at::Tensor bad = values.isfinite().all(-1).logical_not();
+  const at::Tensor spoilt = read.logical_and(bad).any(-1, /*keepdim=*/true);
+  sum = weights.matmul(values.masked_fill(bad.unsqueeze(-1), 0.0));
+  return sum.masked_fill(spoilt, std::numeric_limits<double>::quiet_NaN());
+}
+
 }  // namespace
 
 Exact exact_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -22,7 +33,7 @@ Exact exact_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor
   const at::Tensor visible = before(0, k.size(0), positions + 1);
   exact.logits.masked_fill_(visible.logical_not(), -std::numeric_limits<double>::infinity());
   exact.log_weights = exact.logits.log_softmax(-1);
-  exact.output = exact.log_weights.exp().matmul(v);
+  exact.output = weighted(exact.log_weights.exp(), v, visible);
   return exact;
 }
 
@@ -44,14 +55,15 @@ Read cached_attention(const at::Tensor& q, const HeadCache& cache, const Exact& 
     at::Tensor history = read.logits.narrow(1, cache.begin, n);
     history.copy_(at::where(decoded, logits, history));
     read.log_weights = read.logits.log_softmax(-1);
-    read.key_error = (read.log_weights.exp() - exact.log_weights.exp()).matmul(cache.v);
+    const at::Tensor visible = before(0, cache.v.size(0), end);
+    read.key_error = weighted(read.log_weights.exp() - exact.log_weights.exp(), cache.v, visible);
   }
   if (cache.v_read.defined() && cache.v_read.size(0) > 0) {
     const int64_t n = cache.v_read.size(0);
     const at::Tensor decoded = before(cache.begin, n, at::minimum(cache.value_boundary, end));
     const at::Tensor weights =
         read.log_weights.narrow(1, cache.begin, n).exp().masked_fill_(decoded.logical_not(), 0.0);
-    read.value_error = weights.matmul(cache.v_read - cache.v.narrow(0, cache.begin, n));
+    read.value_error = weighted(weights, cache.v_read - cache.v.narrow(0, cache.begin, n), decoded);
   }
   return read;
 }

@@ -184,7 +184,13 @@ void take_file(const Context& context, const std::string& path, Which which, at:
                             context.head_dim));
   }
   rotation = {side.rotation, true};
-  if (side.center.defined()) center = side.center;
+  if (!side.center.defined()) return;
+  if (side.center.sizes() != at::IntArrayRef({context.kv_heads, context.head_dim})) {
+    throw Error(fmt::format("{}: the centre of layer {} is [{}], the data has {} KV heads of {} channels", path,
+                            context.layer, fmt::join(side.center.sizes().vec(), ", "), context.kv_heads,
+                            context.head_dim));
+  }
+  center = side.center;
 }
 
 /// Ascending |x| over all calibration values of each KV head, as they enter the codec, at index int(ratio·n): [Hkv].

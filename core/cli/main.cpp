@@ -59,7 +59,10 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   kvlab::keep_memory_low();
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    // A full disk shows only now, and a cut table must not look like a whole one.
+    if (std::fflush(stdout) != 0) throw kvlab::Error("the standard output cannot be written");
+    return code;
   } catch (const kvlab::Error& error) {
     fmt::print(stderr, "kvlab: {}\n", error.what());
   } catch (const std::bad_alloc&) {

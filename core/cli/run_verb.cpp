@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -52,6 +53,18 @@ void parse_shard(const std::string& text, run::Options& options) {
   }
   options.shard = index;
   options.shards = count;
+}
+
+/// The command as it was typed, words with special characters in quotes.
+std::string command_line() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::string text;
+  for (std::string word; std::getline(in, word, '\0');) {
+    const bool is_plain = word.find_first_of(" \t\n'\"{}[]()*?$&|;<>#`\\") == std::string::npos;
+    if (!text.empty()) text += ' ';
+    text += is_plain ? word : "'" + word + "'";
+  }
+  return text;
 }
 
 void print_dry_run(const config::Plan& plan, const run::Options& options, bool json) {
@@ -115,7 +128,7 @@ void print_outcome(const run::Outcome& outcome, const std::filesystem::path& out
   if (outcome.interrupted) fmt::print("interrupted; the same command goes on from here\n");
 }
 
-void execute(const RunArguments& arguments, const CLI::App& app, Exit& result) {
+void execute(const RunArguments& arguments, Exit& result) {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::string> edits = arguments.edits;
   if (!arguments.backend.empty()) edits.push_back("backend=" + arguments.backend);
@@ -128,7 +141,7 @@ void execute(const RunArguments& arguments, const CLI::App& app, Exit& result) {
   options.jobs = arguments.jobs;
   options.only = arguments.only;
   options.rerun = arguments.rerun;
-  options.argv = app.config_to_str();
+  options.argv = command_line();
   if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
   if (arguments.dry_run) {
     print_dry_run(plan, options, arguments.json);
@@ -175,7 +188,7 @@ void add_run(CLI::App& app, Exit& result) {
   verb->add_flag("--json", arguments->json, "print the outcome as JSON");
   verb->footer("Example: kvlab run experiments/demo.yaml --only kivi --set probes.count=32\n"
                "A second run continues where an interrupted one stopped.");
-  verb->callback([arguments, &app, &result] { execute(*arguments, app, result); });
+  verb->callback([arguments, &result] { execute(*arguments, result); });
 }
 
 void add_validate(CLI::App& app, Exit&) {

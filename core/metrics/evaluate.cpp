@@ -206,8 +206,9 @@ void norm_metrics(const data::Sample& sample, const Side& key, const Settings& c
     return;
   }
   arrays["tni_ratio_in"] = norm_ratio(key.codec_norm()).mean(0);
-  const int64_t group = quant::token_group(codec);
-  const int64_t block = group > 1 ? group : 32;
+  const auto axis = codec.find("axis");
+  const bool per_channel = axis != codec.end() && axis->second == "channel";
+  const int64_t block = per_channel ? get_int(codec, "group") : 32;
   arrays.merge(block_imbalance(norms.narrow(2, windows.begin(), key.count()), key.squared_error(), block,
                                get_int(codec, "bits")));
 }

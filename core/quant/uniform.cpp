@@ -145,6 +145,7 @@ UniformParams uniform_params(const at::Tensor& groups, const UniformSpec& spec) 
     const at::Tensor reach = at::maximum(lo.neg(), hi);
     params.scale = round_to(reach / symmetric_reach(spec), spec.params);
     params.flat = params.scale.eq(0);
+    params.scale = at::where(params.flat, at::ones_like(params.scale), params.scale);
     return params;
   }
 
@@ -169,11 +170,8 @@ UniformParams uniform_params(const at::Tensor& groups, const UniformSpec& spec) 
 
 at::Tensor uniform_codes(const at::Tensor& groups, const UniformParams& params, const UniformSpec& spec) {
   switch (spec.grid) {
-    case Spec::Grid::symmetric: {
-      const at::Tensor divisor = at::where(params.flat, at::ones_like(params.scale), params.scale);
-      const at::Tensor codes = rounded(groups / divisor, spec.rounding);
-      return at::where(params.flat, at::zeros_like(codes), codes) + symmetric_reach(spec);
-    }
+    case Spec::Grid::symmetric:
+      return rounded(groups / params.scale, spec.rounding) + symmetric_reach(spec);
     case Spec::Grid::rounded_zero:
       return rounded(groups / params.scale, spec.rounding) + params.zero;
     case Spec::Grid::float_zero:

@@ -72,6 +72,7 @@ void write_cell(h5::File& file, const CellResult& cell) {
   write_arrays(file, group + "/tokens", cell.tokens);
   write_arrays(file, group + "/rotation", cell.rotation);
   write_float_arrays(file, group + "/center", cell.center);
+  write_arrays(file, group + "/learning", cell.learning);
   seal(file, group);
 }
 
@@ -100,6 +101,7 @@ CellResult read_cell(const h5::File& file, const std::string& id, Detail detail)
   cell.tokens = read_arrays(file, group + "/tokens");
   cell.rotation = read_arrays(file, group + "/rotation");
   cell.center = read_arrays(file, group + "/center");
+  cell.learning = read_arrays(file, group + "/learning");
   return cell;
 }
 

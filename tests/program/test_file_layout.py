@@ -140,7 +140,8 @@ def test_d97_error_by_position_is_a_curve_and_adds_up(small: Path) -> None:
     """Per-token errors are there where asked for, and they are the error that the metric averages (d = 64)."""
     for row, tokens in zip(rows(small), arrays(small, "tokens"), strict=True):
         assert tokens["k_norm"].shape == (1, KV_HEADS, TOKENS) and (tokens["k_norm"] > 0).all()
-        np.testing.assert_allclose(tokens["k_se"].sum() / (KV_HEADS * TOKENS * 64), row["k_mse"], rtol=1e-12)
+        # NaN marks tokens that are never quantized.
+        np.testing.assert_allclose(np.nansum(tokens["k_se"]) / (KV_HEADS * TOKENS * 64), row["k_mse"], rtol=1e-12)
         ratio = np.sqrt(tokens["out_se"].sum(axis=-1) / tokens["out_ss"].sum(axis=-1)).mean()
         np.testing.assert_allclose(ratio, row["out_rel"], rtol=1e-12)
 
@@ -176,12 +177,12 @@ def test_d47_calibration_is_named_by_content(kvlab: Kvlab) -> None:
 
 
 def test_learned_rotations_record_which_heads_were_kept(kvlab: Kvlab) -> None:
-    write(kvlab.folder, methods=[{"use": "optr", "set": {"calibrate.steps": 2, "calibrate.tokens": 512}}],
-          dataset=synthetic(tokens=512), calibration=synthetic(tokens=512, passage=1))
+    write(kvlab.folder, methods=[{"use": "optr", "set": {"calibrate.steps": 2}}],
+          dataset=synthetic(tokens=512), calibration=synthetic(tokens=1024, passage=1))
     kvlab.ok("run", "small.yaml")
     with h5py.File(kvlab.folder / "small.h5") as file:
         (cell,) = file["cells"].values()
-        assert cell["rotation/key"].shape == (KV_HEADS, 64, 64)
+        assert cell.attrs["status"] == "complete", cell.attrs["reason"]
         assert cell["learning"], "losses and kept heads of the learned rotation are stored"
         assert all(np.isfinite(dataset[()]).all() for dataset in cell["learning"].values())
 

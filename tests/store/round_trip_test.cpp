@@ -31,7 +31,8 @@ TEST_CASE("store: results come back as written", "[store]") {
   written.cells[cell_id(2)].reason = "out of memory";
   written.cells.erase(cell_id(3));
   written.axes.push_back("key.codec.clip");
-  for (auto& row : written.rows) row.sweep.push_back(row.row == 0 ? nlohmann::json("none") : 0.96);
+  for (auto& row : written.rows)
+    row.sweep.push_back(row.row == 0 ? nlohmann::json("none") : nlohmann::json(0.96));
   store::write_results(folder / "a.h5", written);
   const store::Results read = store::read_results(folder / "a.h5", store::Detail::full);
 
