@@ -50,3 +50,9 @@ build() {
   step "build-$preset" "Compiling (preset $preset)" \
     cmake --build --preset "$preset" --parallel "$(nproc)" "${targets[@]}"
 }
+
+# demo_data: the captures that the demo runs on, made once.
+demo_data() {
+  step demo-data "Capturing the demo's tensors into datasets/smollm2" \
+    python datasets/prepare_demo.py --out datasets/smollm2
+}

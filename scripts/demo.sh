@@ -18,7 +18,7 @@ done
 
 bash scripts/setup.sh
 build release kvlab kvlab_bench
-step demo-data "Capturing the demo's tensors into datasets/smollm2" python datasets/prepare_demo.py --out datasets/smollm2
+demo_data
 say "Running experiments/demo.yaml, results go to results/demo.h5"
 start=$SECONDS
 build/bin/kvlab run experiments/demo.yaml "${progress[@]}"

@@ -26,8 +26,9 @@ bash scripts/setup.sh --dev
 bash scripts/format.sh --check || failed+=("formatting")
 build ci
 if ! $quick; then
-  build sanitize
-  (step ctest-sanitize "Unit tests under the sanitizers" ctest --preset sanitize -L unit) || failed+=("sanitizers")
+  (build sanitize plain_tests tensor_tests
+    step ctest-sanitize "Unit tests under the sanitizers" ctest --preset sanitize -L unit) || failed+=("sanitizers")
 fi
+[[ ${label[1]:-} == unit ]] || demo_data  # the program's tests skip what they lack
 ctest --preset ci "${label[@]}" || failed+=("tests")
 ((${#failed[@]} == 0)) || die "failed: ${failed[*]}"

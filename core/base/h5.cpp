@@ -111,12 +111,25 @@ std::string system_reason() {
   return ": " + stack.substr(begin + mark.size(), end - begin - mark.size());
 }
 
+namespace {
+
+hid_t open_existing(const std::filesystem::path& path, unsigned flags) {
+  const Handle access = access_properties();
+  const hid_t id = H5Fopen(path.c_str(), flags, access);
+  if (id < 0) throw Error(fmt::format("{}: {}", path.string(), why_not(path)));
+  return id;
+}
+
+}  // namespace
+
 File File::open(const std::filesystem::path& path) {
   Lock lock;
-  const Handle access = access_properties();
-  const hid_t id = H5Fopen(path.c_str(), H5F_ACC_RDONLY, access);
-  if (id < 0) throw Error(fmt::format("{}: {}", path.string(), why_not(path)));
-  return File(id, path);
+  return File(open_existing(path, H5F_ACC_RDONLY), path);
+}
+
+File File::edit(const std::filesystem::path& path) {
+  Lock lock;
+  return File(open_existing(path, H5F_ACC_RDWR), path);
 }
 
 File File::create(const std::filesystem::path& path) {
@@ -182,6 +195,29 @@ std::vector<std::string> File::children(const std::string& group) const {
     fail(group, "is not a group that can be read");
   }
   return names;
+}
+
+std::vector<Object> File::objects_below(const std::string& group) const {
+  Lock lock;
+  std::vector<Object> objects;
+  const auto collect = [](hid_t, const char* name, const H5O_info_t* info, void* out) -> herr_t {
+    if (std::string_view(name) == ".") return 0;
+    static_cast<std::vector<Object>*>(out)->push_back(
+        {name, info->type == H5O_TYPE_GROUP, info->num_attrs > 0});
+    return 0;
+  };
+  if (H5Ovisit_by_name2(id_, group.c_str(), H5_INDEX_NAME, H5_ITER_INC, collect, &objects,
+                        H5O_INFO_BASIC | H5O_INFO_NUM_ATTRS, H5P_DEFAULT) < 0) {
+    fail(group, "is not a group that can be read");
+  }
+  const std::string prefix = group.ends_with('/') ? group : group + "/";
+  for (Object& object : objects) object.path.insert(0, prefix);
+  return objects;
+}
+
+void File::remove(const std::string& object) {
+  Lock lock;
+  if (H5Ldelete(id_, object.c_str(), H5P_DEFAULT) < 0) fail(object, "cannot be removed");
 }
 
 void File::make_group(const std::string& group) {

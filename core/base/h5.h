@@ -41,6 +41,19 @@ struct Info {
   int64_t count() const;  // elements
 };
 
+/// A group or dataset.
+struct Object {
+  std::string path;
+  bool is_group = false;
+  bool has_attributes = false;
+};
+
+/// The elements of a dataset in this machine's byte order, in C order, without conversion.
+struct Raw {
+  Info info;
+  std::string bytes;
+};
+
 /// An open file. Numbers are double, float, int64_t, int32_t, uint8_t or uint16_t; reading converts
 /// between them. Small datasets lie within their header, larger ones are chunked, shuffled,
 /// deflated and checksummed.
@@ -48,6 +61,8 @@ class File {
  public:
   /// Read-only. Errors: no such file, not HDF5, truncated, locked by another program.
   static File open(const std::filesystem::path& path);
+  /// An existing file, to be changed.
+  static File edit(const std::filesystem::path& path);
   /// A new file in place of whatever is there.
   static File create(const std::filesystem::path& path);
 
@@ -64,6 +79,10 @@ class File {
   bool is_group(const std::string& object) const;
   /// Names within a group, sorted.
   std::vector<std::string> children(const std::string& group) const;
+  /// Everything below a group, however deep, in order of the paths.
+  std::vector<Object> objects_below(const std::string& group) const;
+  /// Takes a group or dataset with all below it out of the file.
+  void remove(const std::string& object);
   /// Makes a group and those above it; does nothing where it is there.
   void make_group(const std::string& group);
   /// Copies a group or dataset with all below it, from another open file.
@@ -71,6 +90,7 @@ class File {
 
   bool has_attribute(const std::string& object, const std::string& name) const;
   std::vector<std::string> attribute_names(const std::string& object) const;
+  void remove_attribute(const std::string& object, const std::string& name);
   Info attribute_info(const std::string& object, const std::string& name) const;
   void set_attribute(const std::string& object, const std::string& name, std::string_view value);
   void set_attribute(const std::string& object, const std::string& name, int64_t value);
@@ -109,6 +129,7 @@ class File {
   /// The whole dataset in C order.
   template <class T>
   std::vector<T> read(const std::string& dataset) const;
+  Raw read_raw(const std::string& dataset) const;
   std::string read_text(const std::string& dataset) const;
   std::vector<std::string> read_texts(const std::string& dataset) const;
   /// The block of `count` elements from `start` on, one number a dimension, in C order.
@@ -123,6 +144,7 @@ class File {
  private:
   File(int64_t id, std::filesystem::path path) : id_(id), path_(std::move(path)) {}
   [[noreturn]] void fail(const std::string& object, const std::string& what) const;
+  [[noreturn]] void fail_to_open(const std::string& dataset) const;
 
   int64_t id_ = -1;
   std::filesystem::path path_;

@@ -113,6 +113,13 @@ std::vector<std::string> File::attribute_names(const std::string& object) const 
   return names;
 }
 
+void File::remove_attribute(const std::string& object, const std::string& name) {
+  Lock lock;
+  if (H5Adelete_by_name(id_, object.c_str(), name.c_str(), H5P_DEFAULT) < 0) {
+    fail(place(object, name), "cannot be removed");
+  }
+}
+
 Info File::attribute_info(const std::string& object, const std::string& name) const {
   Lock lock;
   const Handle attribute = open_attribute(id_, object, name);

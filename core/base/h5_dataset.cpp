@@ -75,6 +75,20 @@ Handle half_type() {
   return type;
 }
 
+Info info_of(hid_t dataset) {
+  const Handle type(H5Dget_type(dataset), &H5Tclose);
+  const Handle space(H5Dget_space(dataset), &H5Sclose);
+  return {element_of(type), shape_of(space), H5Dget_storage_size(dataset)};
+}
+
+/// The stored type in this machine's byte order.
+Handle raw_type(hid_t dataset) {
+  const Handle stored(H5Dget_type(dataset), &H5Tclose);
+  Handle type(H5Tcopy(stored), &H5Tclose);
+  H5Tset_order(type, H5Tget_order(H5T_NATIVE_INT32));
+  return type;
+}
+
 bool is_number(hid_t type) {
   const H5T_class_t kind = H5Tget_class(type);
   return kind == H5T_FLOAT || kind == H5T_INTEGER;
@@ -110,12 +124,13 @@ std::string read_block(hid_t dataset, hid_t memory_type, const std::vector<int64
 
 Info File::info(const std::string& dataset) const {
   Lock lock;
-  if (!exists(dataset)) fail(dataset, "is missing");
   const Handle opened = open_dataset(id_, dataset);
-  if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
-  const Handle type(H5Dget_type(opened), &H5Tclose);
-  const Handle space(H5Dget_space(opened), &H5Sclose);
-  return {element_of(type), shape_of(space), H5Dget_storage_size(opened)};
+  if (!opened.ok()) fail_to_open(dataset);
+  return info_of(opened);
+}
+
+void File::fail_to_open(const std::string& dataset) const {
+  fail(dataset, exists(dataset) ? "is not a dataset that can be read" : "is missing");
 }
 
 template <class T>
@@ -158,6 +173,24 @@ std::vector<T> File::read(const std::string& dataset) const {
   return values;
 }
 
+Raw File::read_raw(const std::string& dataset) const {
+  Lock lock;
+  const Handle opened = open_dataset(id_, dataset);
+  if (!opened.ok()) fail_to_open(dataset);
+  const Handle type(H5Dget_type(opened), &H5Tclose);
+  Raw raw{info_of(opened), {}};
+  if (!is_number(type)) {
+    throw Error(fmt::format("{}: {} should hold numbers, found {}", path_.string(), dataset,
+                            raw.info.element.name()));
+  }
+  raw.bytes.resize(static_cast<size_t>(raw.info.count()) * raw.info.element.bytes);
+  const std::vector<int64_t> start(raw.info.shape.size(), 0);
+  const std::string problem =
+      read_block(opened, raw_type(opened), start, raw.info.shape, raw.bytes.data());
+  if (!problem.empty()) fail(dataset, problem);
+  return raw;
+}
+
 std::string File::read_text(const std::string& dataset) const {
   const std::vector<std::string> texts = read_texts(dataset);
   if (texts.size() != 1) fail(dataset, fmt::format("should be one string, found {}", texts.size()));
@@ -166,14 +199,14 @@ std::string File::read_text(const std::string& dataset) const {
 
 std::vector<std::string> File::read_texts(const std::string& dataset) const {
   Lock lock;
-  const Info found = info(dataset);
-  if (found.element.kind != Element::Kind::text) {
-    throw Error(fmt::format("{}: {} should hold strings, found {}", path_.string(), dataset,
-                            found.element.name()));
-  }
   const Handle opened = open_dataset(id_, dataset);
+  if (!opened.ok()) fail_to_open(dataset);
   const Handle type(H5Dget_type(opened), &H5Tclose);
   const Handle space(H5Dget_space(opened), &H5Sclose);
+  if (H5Tget_class(type) != H5T_STRING) {
+    throw Error(fmt::format("{}: {} should hold strings, found {}", path_.string(), dataset,
+                            element_of(type).name()));
+  }
   std::vector<std::string> texts;
   const auto read = [&](hid_t t, void* buffer) {
     return H5Dread(opened, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer);
@@ -188,9 +221,8 @@ template <class T>
 void File::read_slice(const std::string& dataset, const std::vector<int64_t>& start,
                       const std::vector<int64_t>& count, T* out) const {
   Lock lock;
-  if (!exists(dataset)) fail(dataset, "is missing");
   const Handle opened = open_dataset(id_, dataset);
-  if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
+  if (!opened.ok()) fail_to_open(dataset);
   const Handle type(H5Dget_type(opened), &H5Tclose);
   if (!is_number(type)) {
     throw Error(fmt::format("{}: {} should hold numbers, found {}", path_.string(), dataset,
@@ -203,17 +235,14 @@ void File::read_slice(const std::string& dataset, const std::vector<int64_t>& st
 void File::read_slice_raw(const std::string& dataset, const std::vector<int64_t>& start,
                           const std::vector<int64_t>& count, void* out) const {
   Lock lock;
-  if (!exists(dataset)) fail(dataset, "is missing");
   const Handle opened = open_dataset(id_, dataset);
-  if (!opened.ok()) fail(dataset, "is not a dataset that can be read");
+  if (!opened.ok()) fail_to_open(dataset);
   const Handle stored(H5Dget_type(opened), &H5Tclose);
   if (!is_number(stored)) {
     throw Error(fmt::format("{}: {} should hold numbers, found {}", path_.string(), dataset,
                             element_of(stored).name()));
   }
-  const Handle type(H5Tcopy(stored), &H5Tclose);
-  H5Tset_order(type, H5Tget_order(H5T_NATIVE_INT32));
-  const std::string problem = read_block(opened, type, start, count, out);
+  const std::string problem = read_block(opened, raw_type(opened), start, count, out);
   if (!problem.empty()) fail(dataset, problem);
 }
 

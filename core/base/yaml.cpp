@@ -5,12 +5,13 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
-#include <charconv>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 
 #include "base/names.h"
+#include "base/yaml_scalar.h"
 
 namespace kvlab::yaml {
 namespace {
@@ -18,74 +19,8 @@ namespace {
 // Aliases copy what they stand for; nested ones could otherwise fill the memory from a few lines.
 constexpr size_t kMostNodes = 50'000;
 
-bool all_digits(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-}
-
-bool is_real(std::string_view text) {
-  if (!text.empty() && (text[0] == '-' || text[0] == '+')) text.remove_prefix(1);
-  const size_t exponent = text.find_first_of("eE");
-  if (exponent != std::string_view::npos) {
-    std::string_view power = text.substr(exponent + 1);
-    if (!power.empty() && (power[0] == '-' || power[0] == '+')) power.remove_prefix(1);
-    if (!all_digits(power)) return false;
-    text = text.substr(0, exponent);
-  }
-  const size_t point = text.find('.');
-  if (point == std::string_view::npos) return all_digits(text);
-  const std::string_view whole = text.substr(0, point);
-  const std::string_view fraction = text.substr(point + 1);
-  return (whole.empty() || all_digits(whole)) && (fraction.empty() || all_digits(fraction)) &&
-         !(whole.empty() && fraction.empty());
-}
-
-template <typename Number>
-std::optional<Number> number_from(std::string_view text, int base = 10) {
-  Number number{};
-  std::from_chars_result result{};
-  if constexpr (std::is_integral_v<Number>) {
-    result = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  } else {
-    result = std::from_chars(text.data(), text.data() + text.size(), number);
-  }
-  if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-/// A plain scalar by the core schema; null for the words that mean nothing.
-nlohmann::json typed(const std::string& text) {
-  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") {
-    return nullptr;
-  }
-  if (text == "true" || text == "True" || text == "TRUE") return true;
-  if (text == "false" || text == "False" || text == "FALSE") return false;
-  if (text.starts_with("0x") || text.starts_with("0o")) {
-    if (auto number = number_from<int64_t>(std::string_view(text).substr(2), text[1] == 'x' ? 16 : 8)) {
-      return *number;
-    }
-    return text;
-  }
-  const std::string_view unsigned_part =
-      std::string_view(text).substr(text[0] == '-' || text[0] == '+' ? 1 : 0);
-  if (unsigned_part == ".inf" || unsigned_part == ".Inf" || unsigned_part == ".INF") {
-    return text[0] == '-' ? -std::numeric_limits<double>::infinity()
-                          : std::numeric_limits<double>::infinity();
-  }
-  if (text == ".nan" || text == ".NaN" || text == ".NAN") {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-  // from_chars knows no plus sign.
-  const std::string_view number = text[0] == '+' ? unsigned_part : std::string_view(text);
-  if (all_digits(unsigned_part)) {
-    if (auto integer = number_from<int64_t>(number)) return *integer;
-  }
-  if (is_real(text)) {
-    if (auto real = number_from<double>(number)) return *real;
-  }
-  return text;
-}
-
-/// Builds the tree from yaml-cpp's events, which, unlike its own nodes, keep repeated keys and every place.
+/// Builds the tree from yaml-cpp's events, which, unlike its own nodes, keep repeated keys and
+/// every place.
 class Builder : public YAML::EventHandler {
  public:
   Builder(const std::string& file, Problems& problems) : file_(file), problems_(problems) {}
@@ -95,9 +30,7 @@ class Builder : public YAML::EventHandler {
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
 
-  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
-    add(at(mark), anchor);
-  }
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(at(mark), anchor); }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
@@ -120,7 +53,7 @@ class Builder : public YAML::EventHandler {
     node.text = value;
     node.quoted = tag == "!" || tag == "tag:yaml.org,2002:str";
     check_tag(node, tag);
-    node.value = node.quoted ? nlohmann::json(value) : typed(value);
+    node.value = node.quoted ? nlohmann::json(value) : typed_scalar(value);
     node.kind = node.value.is_null() ? Node::Kind::null : Node::Kind::scalar;
     add(std::move(node), anchor);
   }
@@ -141,7 +74,7 @@ class Builder : public YAML::EventHandler {
   struct Open {
     Node node;
     YAML::anchor_t anchor = 0;
-    size_t first = 0;  // nodes counted before this one
+    size_t first = 0;                             // nodes counted before this one
     std::optional<Member> member = std::nullopt;  // of a map: a key that waits for its value
   };
 
@@ -158,7 +91,8 @@ class Builder : public YAML::EventHandler {
     report(problems_, node, fmt::format("the tag {} is not known here", tag));
   }
 
-  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Node::Kind kind) {
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+            Node::Kind kind) {
     Node node = at(mark);
     node.kind = kind;
     check_tag(node, tag);
@@ -192,7 +126,8 @@ class Builder : public YAML::EventHandler {
       keep(parent.node, std::move(*parent.member));
       parent.member.reset();
     } else {
-      if (!node.is_scalar()) report(problems_, node, "a key must be a word, found " + describe(node));
+      if (!node.is_scalar())
+        report(problems_, node, "a key must be a word, found " + describe(node));
       parent.member = Member{node.text, {}, node.line, node.column};
     }
   }
@@ -200,9 +135,9 @@ class Builder : public YAML::EventHandler {
   void keep(Node& map, Member member) {
     for (const Member& other : map.members) {
       if (other.key != member.key) continue;
-      problems_.push_back({file_, member.line, member.column,
-                           fmt::format("key '{}' is given twice (first on line {})", member.key,
-                                       other.line)});
+      problems_.push_back(
+          {file_, member.line, member.column,
+           fmt::format("key '{}' is given twice (first on line {})", member.key, other.line)});
       return;
     }
     map.members.push_back(std::move(member));
@@ -252,6 +187,8 @@ const Node* Node::find(const std::string& key) const {
 
 Node parse(const std::string& text, const std::string& file, Problems& problems) {
   Builder builder(file, problems);
+  Node nothing;
+  nothing.file = file;
   try {
     std::istringstream in(text);
     YAML::Parser parser(in);
@@ -262,10 +199,10 @@ Node parse(const std::string& text, const std::string& file, Problems& problems)
     }
   } catch (const YAML::Exception& error) {
     problems.push_back({file, error.mark.line + 1, error.mark.column + 1, "YAML: " + error.msg});
-    return {};
+    return nothing;
   } catch (const Error& error) {
     problems.push_back({file, 0, 0, error.what()});
-    return {};
+    return nothing;
   }
   Node root = builder.take();
   root.file = file;
@@ -273,15 +210,17 @@ Node parse(const std::string& text, const std::string& file, Problems& problems)
 }
 
 std::string read_file(const std::filesystem::path& path, Problems& problems) {
+  std::error_code ignored;
+  const char* wrong = nullptr;
+  if (!std::filesystem::exists(path, ignored)) wrong = "no such file";
+  if (std::filesystem::is_directory(path, ignored)) wrong = "is a folder, not a file";
   std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  if (in) text << in.rdbuf();
-  if (!in || !text) {
-    const char* why = std::filesystem::exists(path) ? "cannot be read" : "no such file";
-    problems.push_back({path.string(), 0, 0, why});
+  if (wrong == nullptr && !in) wrong = "cannot be read";
+  if (wrong != nullptr) {
+    problems.push_back({path.string(), 0, 0, wrong});
     return {};
   }
-  return text.str();
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 std::string to_text(const Node& node) {
@@ -323,7 +262,8 @@ std::string describe(const Node& node) {
                                   : node.value);
 }
 
-std::optional<std::string> read_text(const Node& node, const std::string& what, Problems& problems) {
+std::optional<std::string> read_text(const Node& node, const std::string& what,
+                                     Problems& problems) {
   if (node.is_scalar() && node.value.is_string()) return node.value.get<std::string>();
   std::string message = fmt::format("'{}' must be text, found {}", what, describe(node));
   if (node.is_scalar()) message += fmt::format(" (put it in quotes: \"{}\")", node.text);
@@ -369,7 +309,8 @@ std::string hint(const std::string& word, const std::vector<std::string>& valid)
 Fields::Fields(const Node& node, std::string what, Problems& problems)
     : node_(node), what_(std::move(what)), problems_(problems) {
   if (!node.is_map()) {
-    report(problems, node, fmt::format("{} must be a map of keys, found {}", what_, describe(node)));
+    report(problems, node,
+           fmt::format("{} must be a map of keys, found {}", what_, describe(node)));
   }
 }
 

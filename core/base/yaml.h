@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 
-/// Strict reading of the YAML files that users write: every value knows its place, mistakes are collected and not
-/// thrown, so that a file's mistakes can be shown all at once.
+/// Strict reading of the YAML files that users write: every value knows its place, mistakes are
+/// collected and not thrown, so that a file's mistakes can be shown all at once.
 namespace kvlab::yaml {
 
 using Problems = std::vector<Problem>;
@@ -24,7 +24,8 @@ struct Node {
   enum class Kind { null, scalar, list, map };
 
   Kind kind = Kind::null;
-  /// A scalar by the YAML 1.2 core schema: bool, int64, double or string; a quoted one is always a string.
+  /// A scalar by the YAML 1.2 core schema: bool, int64, double or string; a quoted one is always a
+  /// string.
   nlohmann::json value;
   std::string text;  // a scalar as written, without quotes
   bool quoted = false;
@@ -49,8 +50,8 @@ struct Member {
   int column = 0;
 };
 
-/// Reads one document. `file` is the name shown in messages. Syntax errors, repeated keys and aliases to unfinished
-/// values become problems; what could be read is returned.
+/// Reads one document. `file` is the name shown in messages. Syntax errors, repeated keys and
+/// aliases to unfinished values become problems; what could be read is returned.
 Node parse(const std::string& text, const std::string& file, Problems& problems);
 
 /// The whole text of a file; a problem where it cannot be read.
@@ -69,7 +70,8 @@ void report(Problems& problems, const Node& node, const std::string& message);
 std::string describe(const Node& node);
 std::string describe(const nlohmann::json& value);
 
-/// Typed reads of a scalar; `what` names the value in the problem that is reported where the type or range is wrong.
+/// Typed reads of a scalar; `what` names the value in the problem that is reported where the type
+/// or range is wrong.
 std::optional<std::string> read_text(const Node& node, const std::string& what, Problems& problems);
 std::optional<bool> read_bool(const Node& node, const std::string& what, Problems& problems);
 std::optional<double> read_real(const Node& node, const std::string& what, Problems& problems);
@@ -83,13 +85,15 @@ std::string hint(const std::string& word, const std::vector<std::string>& valid)
 /// Strict access to the keys of one map: whatever was not asked for is unknown.
 class Fields {
  public:
-  /// `what` names the map in messages. A problem where `node` is no map; every get() is then nullptr.
+  /// `what` names the map in messages. A problem where `node` is no map; every get() is then
+  /// nullptr.
   Fields(const Node& node, std::string what, Problems& problems);
 
   /// The value of `key`, or nullptr. The key is valid from now on.
   const Node* get(const std::string& key);
 
-  /// Reports each key that no get() asked for, with the nearest valid one, or with what `explain` has to say on it.
+  /// Reports each key that no get() asked for, with the nearest valid one, or with what `explain`
+  /// has to say on it.
   void finish(const std::function<std::string(const std::string& key)>& explain = {});
 
  private:

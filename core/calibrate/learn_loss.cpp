@@ -2,15 +2,20 @@
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/error.h"
 #include "quant/straight_through.h"
 
 namespace kvlab::calibrate {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
 
 /// Stands for −∞ in masked scores: p·(log p − log p_q) stays 0 there instead of 0·NaN.
 constexpr double kMasked = -1e30;
@@ -59,8 +64,8 @@ HeadLoss::Part HeadLoss::prepare(const LearnInput& input, const Sequence& sequen
   }
   const int64_t d = sequence.q.size(2);
   const int64_t queries = settings_.queries;
+  const int64_t first = settings_.sink;
   Part part;
-  part.first = settings_.sink;
 
   const at::Tensor last = sequence.q.slice(0, head * query_heads_, (head + 1) * query_heads_)
                               .slice(1, length - queries);
@@ -70,66 +75,115 @@ HeadLoss::Part HeadLoss::prepare(const LearnInput& input, const Sequence& sequen
   if (input.center.defined()) k = k - input.center.select(0, head);
   const at::Tensor v = sequence.v.select(0, head).to(at::kDouble);
 
+  const int64_t end = length - settings_.recent;
   const at::Tensor future = at::ones({queries, length}, at::kBool)
                                 .triu(length - queries + 1)
                                 .repeat({query_heads_, 1});
-  const at::Tensor scores = at::mm(q, k.t()).masked_fill_(future, kMasked);
-  const at::Tensor log_p = scores.log_softmax(-1);
+  const at::Tensor all = at::mm(q, k.t()).masked_fill_(future, kMasked);
+  const at::Tensor log_sum = all.logsumexp(-1, /*keepdim=*/true);
+  const at::Tensor log_p = all - log_sum;
+  at::Tensor p = log_p.exp();
   part.q = q.to(at::kFloat);
-  part.scores = scores.to(at::kFloat);
-  part.log_p = log_p.to(at::kFloat);
-  part.p = log_p.exp().to(at::kFloat);
-  part.key = k.slice(0, part.first, length - settings_.recent).to(at::kFloat);
-  part.v = v.to(at::kFloat).contiguous();
-  part.output = at::mm(log_p.exp(), v).to(at::kFloat);
-  part.reading = part.p.slice(1, part.first, length - settings_.recent);
+  part.log_sum = log_sum.to(at::kFloat);
+  part.log_p = log_p.slice(1, first, end).to(at::kFloat).contiguous();
+  part.p = p.slice(1, first, end).to(at::kFloat).contiguous();
+  part.output = at::mm(p, v).to(at::kFloat);
+  p.slice(1, first, end).zero_();
+  part.mass = p.sum(-1, /*keepdim=*/true).to(at::kFloat);
+  part.outside = at::mm(p, v).to(at::kFloat);
+  if (settings_.recent < queries - 1) part.future = future.slice(1, first, end).contiguous();
+  part.key = k.slice(0, first, end).to(at::kFloat);
+  part.value = v.slice(0, first, end).to(at::kFloat);
+  part.reading = part.p;
   return part;
 }
+
+/// Attention where only scores between the windows differ from the exact ones: all others follow from constants.
+struct HeadLoss::Attention {
+  at::Tensor above;   // [rows, n] scores less the exact log-sum-exp
+  at::Tensor p;       // [rows, n]
+  at::Tensor factor;  // [rows, 1] of the exact probabilities outside
+  at::Tensor log_z;   // [rows, 1] log-sum-exp less the exact one
+};
+
+HeadLoss::Attention HeadLoss::attend(const Part& part, const at::Tensor& scores) {
+  Attention a;
+  a.above = scores - part.log_sum;
+  if (part.future.defined()) a.above.masked_fill_(part.future, kMasked);
+  const at::Tensor highest = a.above.amax(-1, /*keepdim=*/true).clamp_min_(0.0);
+  const at::Tensor weight = (a.above - highest).exp_();
+  const at::Tensor other = highest.neg().exp_();
+  const at::Tensor z = weight.sum(-1, /*keepdim=*/true) + other * part.mass;
+  a.p = weight / z;
+  a.factor = other / z;
+  a.log_z = z.log() + highest;
+  return a;
+}
+
+/// The key loss from the scores [rows, n], with its gradient in closed form: autograd would keep and pass a dozen
+/// tensors of that size.
+class HeadLoss::KeyLoss : public torch::autograd::Function<HeadLoss::KeyLoss> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& scores, const HeadLoss* head,
+                            const Part* part) {
+    const Attention a = attend(*part, scores);
+    const auto rows = static_cast<double>(scores.size(0));
+    const at::Tensor divergence =
+        ((part->log_p - a.above).mul_(part->p).sum() + a.log_z.sum()) / rows;
+    const at::Tensor read = at::mm(a.p, part->value) + part->outside * a.factor;
+    const at::Tensor error = read - part->output;
+    const double weight = head->settings_.lambda / (rows * static_cast<double>(head->width_));
+    const at::Tensor pull = head->times_gram(error) * weight;
+    const at::Tensor loss = divergence + (pull * error).sum();
+    context->save_for_backward({a.p, part->p, pull, (pull * read).sum(-1, true), part->value});
+    return loss;
+  }
+
+  static tensor_list backward(AutogradContext* context, tensor_list outputs) {
+    const tensor_list saved = context->get_saved_variables();
+    const auto& [p_q, p, pull, mean] = std::tie(saved[0], saved[1], saved[2], saved[3]);
+    const at::Tensor& value = saved[4];
+    // d/ds of the divergence is p_q − p; of a mean under p_q, p_q·(term − mean of the terms).
+    const double share = 1.0 / static_cast<double>(p.size(0));
+    at::Tensor gradient = at::mm(pull, value.t()).sub_(mean).mul_(2.0).add_(share).mul_(p_q);
+    gradient.sub_(p, share);
+    return {gradient.mul_(outputs[0]), at::Tensor(), at::Tensor()};
+  }
+};
 
 at::Tensor HeadLoss::quantized(const at::Tensor& x, const at::Tensor& rotation, double clip) const {
   const at::Tensor rotated = at::mm(x, rotation).unsqueeze(0);
   return quant::straight_through(rotated, settings_.bits, settings_.group, clip).squeeze(0);
 }
 
-at::Tensor HeadLoss::log_attention(const Part& part, const at::Tensor& rotation) const {
-  // (q·R)·k̂ in place of q·(k̂·Rᵀ): there are fewer queries than keys.
-  const at::Tensor codes = quantized(part.key, rotation, settings_.clip_key);
-  const at::Tensor middle = at::mm(at::mm(part.q, rotation), codes.t());
-  const int64_t end = part.first + part.key.size(0);
-  const at::Tensor masked = part.scores.slice(1, part.first, end).le(kMasked / 2);
-  return at::cat({part.scores.slice(1, 0, part.first), middle.masked_fill(masked, kMasked),
-                  part.scores.slice(1, end)},
-                 1)
-      .log_softmax(-1);
+at::Tensor HeadLoss::scores(const Part& part, const at::Tensor& rotation) const {
+  // (q·R)·k̂ in place of q·(k̂·Rᵀ): the rotated keys need not be rotated back.
+  const at::Tensor keys = quantized(part.key, rotation, settings_.clip_key);
+  return at::mm(at::mm(part.q, rotation), keys.t());
 }
 
-at::Tensor HeadLoss::projected(const at::Tensor& error) const {
+at::Tensor HeadLoss::times_gram(const at::Tensor& error) const {
   // ‖E·Wᵀ‖² = Σ E·(WᵀW) ⊙ E: d×d instead of d×D.
-  if (!gram_.defined()) return error.square().mean();
-  const at::Tensor e = error.reshape({query_heads_, settings_.queries, error.size(1)});
-  return (at::bmm(e, gram_) * e).sum() / static_cast<double>(error.size(0) * width_);
+  if (!gram_.defined()) return error;
+  const at::Tensor of_heads = error.reshape({query_heads_, settings_.queries, error.size(1)});
+  return at::bmm(of_heads, gram_).reshape(error.sizes());
 }
 
 at::Tensor HeadLoss::key(size_t sequence, const at::Tensor& rotation) const {
   const Part& part = parts_[sequence];
-  const at::Tensor log_q = log_attention(part, rotation);
-  const at::Tensor divergence =
-      (part.p * (part.log_p - log_q)).sum() / static_cast<double>(part.p.size(0));
-  return divergence + projected(at::mm(log_q.exp(), part.v) - part.output) * settings_.lambda;
+  return KeyLoss::apply(scores(part, rotation), this, &part);
 }
 
 void HeadLoss::fix_keys(const at::Tensor& rotation) {
-  for (Part& part : parts_) {
-    const at::Tensor p = log_attention(part, rotation).exp();
-    part.reading = p.slice(1, part.first, part.first + part.key.size(0)).contiguous();
-  }
+  for (Part& part : parts_) part.reading = attend(part, scores(part, rotation)).p;
 }
 
 at::Tensor HeadLoss::value(size_t sequence, const at::Tensor& rotation) const {
   const Part& part = parts_[sequence];
-  const at::Tensor v = part.v.slice(0, part.first, part.first + part.key.size(0));
-  const at::Tensor read = at::mm(part.reading, quantized(v, rotation, settings_.clip_value));
-  return projected(at::mm(read, rotation.t()) - at::mm(part.reading, v));
+  const at::Tensor decoded = quantized(part.value, rotation, settings_.clip_value);
+  const at::Tensor error = at::mm(at::mm(part.reading, decoded), rotation.t()) -
+                           at::mm(part.reading, part.value);
+  return (times_gram(error) * error).sum() / static_cast<double>(error.size(0) * width_);
 }
 
 at::Tensor key_loss(const LearnInput& input, const std::vector<Sequence>& sequences,

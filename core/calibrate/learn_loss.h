@@ -31,21 +31,24 @@ class HeadLoss {
 
  private:
   struct Part {
-    at::Tensor q;        // [rows, d], divided by √d
-    at::Tensor scores;   // [rows, L] of exact keys, masked
-    at::Tensor log_p;    // [rows, L]
-    at::Tensor p;        // [rows, L]
-    at::Tensor key;      // [n, d] centred, between the windows
-    at::Tensor v;        // [L, d]
-    at::Tensor output;   // [rows, d] = p·V
-    at::Tensor reading;  // [rows, n]: attention on the tokens between the windows when values are learned
-    int64_t first = 0;   // of the n tokens
+    at::Tensor q;           // [rows, d], divided by √d
+    at::Tensor log_sum;     // [rows, 1] log-sum-exp of the exact scores
+    at::Tensor log_p, p;    // [rows, n] exact attention on the tokens between the windows
+    at::Tensor mass;        // [rows, 1] of the exact attention outside them
+    at::Tensor outside;     // [rows, d] what it reads there, p·V
+    at::Tensor output;      // [rows, d] p·V over all tokens
+    at::Tensor future;      // [rows, n] bool, undefined where no query lies before the end of the n tokens
+    at::Tensor key, value;  // [n, d] between the windows, keys centred
+    at::Tensor reading;     // [rows, n] the attention that values are learned with
   };
+  class KeyLoss;
+  struct Attention;
 
   Part prepare(const LearnInput& input, const Sequence& sequence, int64_t head) const;
-  at::Tensor log_attention(const Part& part, const at::Tensor& rotation) const;
-  at::Tensor projected(const at::Tensor& error) const;
+  at::Tensor scores(const Part& part, const at::Tensor& rotation) const;
+  static Attention attend(const Part& part, const at::Tensor& scores);
   at::Tensor quantized(const at::Tensor& x, const at::Tensor& rotation, double clip) const;
+  at::Tensor times_gram(const at::Tensor& error) const;
 
   LearnSettings settings_;
   int64_t query_heads_ = 1;

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <memory>
 
+#include "base/code_version.h"
 #include "base/error.h"
 #include "base/names.h"
 #include "cli/verbs.h"
@@ -42,6 +43,7 @@ void write_file(const std::string& path, const std::string& text) {
 void execute(const Arguments& arguments) {
   report::TableOptions options = arguments.options;
   options.emphasis = options.format == "text" && arguments.out.empty() && wants_emphasis();
+  options.code_version = code_version();
   const store::Results results = store::read_results(arguments.file);
   const std::string text = report::table(results, options);
   if (arguments.out.empty()) {
@@ -50,7 +52,7 @@ void execute(const Arguments& arguments) {
     write_file(arguments.out, text);
   }
   if (options.format == "csv") {
-    for (const std::string& warning : report::table_warnings(results)) {
+    for (const std::string& warning : report::table_warnings(results, options.code_version)) {
       fmt::print(stderr, "kvlab: warning: {}\n", warning);
     }
   }

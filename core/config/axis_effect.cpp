@@ -7,7 +7,8 @@
 namespace kvlab::config {
 namespace {
 
-/// The point with one axis moved to each of its other values. An axis of one value has no other: the point itself.
+/// The point with one axis moved to each of its other values. An axis of one value has no other:
+/// the point itself.
 std::vector<Point> moved(const Experiment& experiment, const Point& point, size_t axis) {
   std::vector<Point> points;
   for (const nlohmann::json& value : axis_values(experiment, axis)) {
@@ -32,14 +33,14 @@ class EffectSearch {
 
  private:
   bool changes_a_dataset(size_t axis) const {
-    return std::any_of(
-        experiment_.datasets.begin(), experiment_.datasets.end(), [&](const DatasetItem& item) {
-          return any_move(axis, [&](const Point& from, const Point& to) {
-            const nlohmann::json before = used_params(at_point(item, axes_, from));
-            if (from == to) return before.contains(axes_[axis]);
-            return before != used_params(at_point(item, axes_, to));
-          });
-        });
+    return std::any_of(experiment_.datasets.begin(), experiment_.datasets.end(),
+                       [&](const DatasetItem& item) {
+                         return any_move(axis, [&](const Point& from, const Point& to) {
+                           const nlohmann::json before = used_params(at_point(item, axes_, from));
+                           if (from == to) return before.contains(axes_[axis]);
+                           return before != used_params(at_point(item, axes_, to));
+                         });
+                       });
   }
 
   bool changes_a_method(size_t axis) const {

@@ -20,7 +20,8 @@ int64_t query_rows(const Described& calibration) {
          (calibration.item.source == "synthetic" ? info.tokens : info.probes);
 }
 
-/// Calls `visit` with a hash of each run of `length` tokens within a sequence, until it returns true.
+/// Calls `visit` with a hash of each run of `length` tokens within a sequence, until it returns
+/// true.
 template <typename Visit>
 bool any_run(const DatasetInfo& info, int64_t length, Visit visit) {
   constexpr uint64_t kBase = 0x9E3779B97F4A7C15;  // odd, so that powers never vanish
@@ -84,17 +85,17 @@ std::vector<std::string> calibration_errors(const Described& calibration,
         name_of(evaluated.item), theirs.q_heads, theirs.kv_heads, theirs.head_dim));
     return errors;
   }
-  const bool has_layer = calibration.item.source == "synthetic" ||
-                         std::find(ours.layers.begin(), ours.layers.end(), layer) !=
-                             ours.layers.end();
+  const bool has_layer =
+      calibration.item.source == "synthetic" ||
+      std::find(ours.layers.begin(), ours.layers.end(), layer) != ours.layers.end();
   if (!has_layer) {
     errors.push_back(fmt::format("calibration {} has no layer {}, which {} is evaluated on",
                                  name_of(calibration.item), layer, name_of(evaluated.item)));
   }
   if (query_rows(calibration) < ours.head_dim) {
-    errors.push_back(fmt::format(
-        "calibration {} has {} query rows a KV head, fewer than the head dimension {}",
-        name_of(calibration.item), query_rows(calibration), ours.head_dim));
+    errors.push_back(
+        fmt::format("calibration {} has {} query rows a KV head, fewer than the head dimension {}",
+                    name_of(calibration.item), query_rows(calibration), ours.head_dim));
   }
   return errors;
 }

@@ -14,7 +14,8 @@ namespace kvlab::config {
 /// Where samples come from: one entry of `dataset:` or `calibration:`.
 struct DatasetItem {
   std::string source;  // "synthetic" or "capture"
-  std::string label;   // what the summary column `dataset` shows: the file's stem, or the pattern; unique in a file
+  std::string label;   // what the summary column `dataset` shows: the file's stem, or the pattern;
+                       // unique in a file
   Settings params;     // synthetic: every key of data::synthetic_params()
   std::filesystem::path path;   // capture: resolved, absolute
   std::vector<int64_t> layers;  // capture: empty means all
@@ -36,13 +37,15 @@ struct MethodUse {
 
 /// One key of a sweep. The axes of `grid` are multiplied, those of `zip` walk in step.
 struct SweepAxis {
-  std::string key;  // of a recipe ("group", "window.recent") or of a synthetic dataset ("tokens"); the summary column
+  std::string key;  // of a recipe ("group", "window.recent") or of a synthetic dataset ("tokens");
+                    // the summary column
   std::vector<nlohmann::json> values;
 };
 
 /// Points that are left out on purpose.
 struct Exclude {
-  nlohmann::json when;  // key to a value or a list of them: method (id or label), dataset (label), layer, seed, an axis
+  nlohmann::json when;  // key to a value or a list of them: method (id or label), dataset (label),
+                        // layer, seed, an axis
   std::string reason;
 };
 
@@ -60,14 +63,14 @@ struct Experiment {
   Probes probes;
   std::vector<int64_t> seeds{0};
   std::vector<DatasetItem> calibration;  // none or one
-  std::filesystem::path output;  // as written; relative to where the command runs
+  std::filesystem::path output;          // as written; relative to where the command runs
   std::string backend = "reference";
   std::string source_text;    // the YAML as given
   std::string resolved_text;  // after includes and --set, YAML
 };
 
-/// Reads an experiment file with its includes and the `--set KEY=VALUE` edits (see document.h for both). Throws
-/// ConfigError with every mistake found, each with file, line and column.
+/// Reads an experiment file with its includes and the `--set KEY=VALUE` edits (see document.h for
+/// both). Throws ConfigError with every mistake found, each with file, line and column.
 Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits);
 
 }  // namespace kvlab::config

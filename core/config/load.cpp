@@ -17,9 +17,9 @@ constexpr int64_t kSchema = 1;
 void refuse_whole_models(yaml::Fields& fields, Reading& reading) {
   for (const char* key : {"evaluation", "cache_dtype", "prefill"}) {
     if (const Node* node = fields.get(key)) {
-      yaml::report(reading.problems, *node,
-                   fmt::format("'{}' needs a whole-model run, which this release does not have",
-                               key));
+      yaml::report(
+          reading.problems, *node,
+          fmt::format("'{}' needs a whole-model run, which this release does not have", key));
     }
   }
 }
@@ -28,9 +28,9 @@ void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
   if (const Node* schema = fields.get("schema")) {
     const auto version = yaml::read_int(*schema, "schema", reading.problems);
     if (version && *version != kSchema) {
-      yaml::report(reading.problems, *schema,
-                   fmt::format("schema {} is not known: this release reads schema {}", *version,
-                               kSchema));
+      yaml::report(
+          reading.problems, *schema,
+          fmt::format("schema {} is not known: this release reads schema {}", *version, kSchema));
     }
   }
   if (const Node* name = fields.get("name")) {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 #include <tuple>
 
@@ -13,7 +12,9 @@
 #include "base/names.h"
 #include "config/axis_effect.h"
 #include "config/calibration_check.h"
+#include "config/exclusion.h"
 #include "config/identity.h"
+#include "config/plan_order.h"
 #include "config/reader.h"
 #include "config/sweep.h"
 #include "method/schema.h"
@@ -22,11 +23,6 @@ namespace kvlab::config {
 namespace {
 
 using nlohmann::json;
-
-bool matches(const json& wanted, const json& value) {
-  if (!wanted.is_array()) return wanted == value;
-  return std::find(wanted.begin(), wanted.end(), value) != wanted.end();
-}
 
 /// A method at a sweep point on one layer and head size.
 struct Resolved {
@@ -37,15 +33,6 @@ struct Resolved {
   std::vector<std::string> notes;
   bool needs_calibration = false;
   bool uses_seed = false;
-};
-
-/// Where a row stands in the experiment.
-struct Place {
-  size_t dataset = 0;
-  int64_t layer = 0;
-  size_t method = 0;
-  size_t point = 0;
-  int64_t seed = 0;
 };
 
 class Planner {
@@ -73,8 +60,8 @@ class Planner {
     }
     fail_on_problems();
     fail_if_nothing_runs();
-    warn_of_shared_cells();
-    put_samples_together();
+    warn_of_shared_cells(plan_);
+    put_samples_together(plan_, datasets_of_cells_);
     return std::move(plan_);
   }
 
@@ -90,7 +77,8 @@ class Planner {
     const std::string key = item.source + item.path.string() + json(item.params).dump() +
                             (item.allow_nonfinite ? "+" : "");
     const auto found = infos_.find(key);
-    return found != infos_.end() ? found->second : infos_.emplace(key, describe_(item)).first->second;
+    return found != infos_.end() ? found->second
+                                 : infos_.emplace(key, describe_(item)).first->second;
   }
 
   /// The layers of each dataset item; a problem for each that the capture does not hold.
@@ -136,7 +124,8 @@ class Planner {
     if (found != resolved_.end()) return found->second;
 
     Resolved result;
-    result.recipe = method::on_layer(at_point(use.recipe, axes_, points_[place.point]), place.layer);
+    result.recipe =
+        method::on_layer(at_point(use.recipe, axes_, points_[place.point]), place.layer);
     result.canonical = method::canonical(result.recipe, head_dim);
     result.unsupported = method::unsupported(result.recipe, head_dim);
     result.needs_calibration = method::needs_calibration(result.recipe);
@@ -170,8 +159,7 @@ class Planner {
     item.layers = {place.layer};
     const DatasetInfo& known = info(item);
     const Resolved& resolved = resolve(place, known.head_dim);
-    const auto& calibration =
-        item.calibration.empty() ? experiment_.calibration : item.calibration;
+    const auto& calibration = item.calibration.empty() ? experiment_.calibration : item.calibration;
     const bool calibrates = resolved.needs_calibration && !calibration.empty();
 
     Cell cell;
@@ -189,8 +177,8 @@ class Planner {
       if (calibration.front().source == "capture") cell.calibration.front().layers = {place.layer};
       inputs.calibration = &info(calibration.front());
     }
-    const auto seeds = inputs.seed_used ? experiment_.seeds
-                                        : std::vector<int64_t>{experiment_.seeds.front()};
+    const auto seeds =
+        inputs.seed_used ? experiment_.seeds : std::vector<int64_t>{experiment_.seeds.front()};
     for (const int64_t seed : seeds) {
       place.seed = seed;
       cell.seed = seed;
@@ -231,36 +219,13 @@ class Planner {
   }
 
   void decide(const Place& place, const Resolved& resolved, Cell& cell) const {
-    for (const Exclude& exclude : experiment_.excludes) {
-      if (!covers(exclude, place)) continue;
+    if (auto reason = excluded(experiment_, place, points_[place.point])) {
       cell.state = CellState::excluded;
-      cell.reason = exclude.reason;
-      return;
+      cell.reason = *reason;
+    } else if (resolved.unsupported) {
+      cell.state = CellState::unsupported;
+      cell.reason = *resolved.unsupported;
     }
-    if (!resolved.unsupported) return;
-    cell.state = CellState::unsupported;
-    cell.reason = *resolved.unsupported;
-  }
-
-  bool covers(const Exclude& exclude, const Place& place) const {
-    const MethodUse& use = experiment_.methods[place.method];
-    for (const auto& [key, wanted] : exclude.when.items()) {
-      bool match = false;
-      if (key == "method") {
-        match = matches(wanted, use.label) || matches(wanted, use.recipe.id);
-      } else if (key == "dataset") {
-        match = matches(wanted, experiment_.datasets[place.dataset].label);
-      } else if (key == "layer") {
-        match = matches(wanted, place.layer);
-      } else if (key == "seed") {
-        match = matches(wanted, place.seed);
-      } else {
-        const auto axis = std::find(axes_.begin(), axes_.end(), key) - axes_.begin();
-        match = matches(wanted, points_[place.point].at(static_cast<size_t>(axis)));
-      }
-      if (!match) return false;
-    }
-    return true;
   }
 
   void check_calibration(const MethodUse& use, const CellInputs& inputs, const Resolved& resolved,
@@ -319,39 +284,6 @@ class Planner {
                           cell.reason));
     }
     fail_on_problems();
-  }
-
-  void warn_of_shared_cells() {
-    std::map<size_t, std::set<std::pair<std::string, std::string>>> names;
-    for (const Row& row : plan_.rows) names[row.cell].emplace(row.label, row.dataset);
-    for (Row& row : plan_.rows) {
-      std::vector<std::string> others;
-      for (const auto& [label, dataset] : names[row.cell]) {
-        if (label == row.label && dataset == row.dataset) continue;
-        others.push_back(dataset == row.dataset ? label : label + " on " + dataset);
-      }
-      if (others.empty()) continue;
-      row.warnings.push_back("same configuration as " + join(others) + ", computed once");
-    }
-  }
-
-  void put_samples_together() {
-    std::vector<size_t> order(plan_.cells.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    const auto sample_of = [&](size_t i) {
-      const Cell& cell = plan_.cells[i];
-      return std::tuple(datasets_of_cells_[i], cell.layer, cell.dataset.params, cell.seed);
-    };
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return sample_of(a) < sample_of(b); });
-    std::vector<size_t> position(order.size());
-    std::vector<Cell> cells;
-    for (size_t i = 0; i < order.size(); ++i) {
-      position[order[i]] = i;
-      cells.push_back(std::move(plan_.cells[order[i]]));
-    }
-    plan_.cells = std::move(cells);
-    for (Row& row : plan_.rows) row.cell = position[row.cell];
   }
 
   void problem(const std::string& message) {

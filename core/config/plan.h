@@ -24,13 +24,15 @@ struct DatasetInfo {
   bool uses_seed = false;       // synthetic data is drawn anew for each seed
   std::vector<int64_t> layers;  // available ones; synthetic: {0}
   std::string content;  // SHA-256 of the file's bytes, or of the generator's parameters and version
-  std::vector<int32_t> token_ids;  // captures: all of /tokens, to find text shared with a calibration set
+  std::vector<int32_t>
+      token_ids;  // captures: all of /tokens, to find text shared with a calibration set
 };
 
 /// Reads the shape of a dataset item. Throws Error where the file is missing or wrong.
 using Describe = std::function<DatasetInfo(const DatasetItem&)>;
 
-/// A synthetic calibration set is drawn from this seed, whatever the cell's: rotations belong to a model, not to a text.
+/// A synthetic calibration set is drawn from this seed, whatever the cell's: rotations belong to a
+/// model, not to a text.
 inline constexpr int64_t kCalibrationSeed = 0;
 
 enum class CellState { run, unsupported, excluded };
@@ -71,11 +73,12 @@ struct Plan {
   std::vector<Row> rows;
 };
 
-/// Expands an experiment to cells and rows (contract section 3): sweeps, exclusions, coinciding points, shared cells.
-/// Rows are ordered by dataset, layer, method, sweep point, seed, and cells so that those on one sample are together.
-/// A row whose cell does not depend on the seed stands once, with the first seed and seed_used false.
-/// Reads the files of `rotate: file:PATH` to know their content. Throws ConfigError where an axis has no effect on any
-/// method, a layer does not exist, calibration is missing or does not fit, or nothing is left to run; Error where the
+/// Expands an experiment to cells and rows (contract section 3): sweeps, exclusions, coinciding
+/// points, shared cells. Rows are ordered by dataset, layer, method, sweep point, seed, and cells
+/// so that those on one sample are together. A row whose cell does not depend on the seed stands
+/// once, with the first seed and seed_used false. Reads the files of `rotate: file:PATH` to know
+/// their content. Throws ConfigError where an axis has no effect on any method, a layer does not
+/// exist, calibration is missing or does not fit, or nothing is left to run; Error where the
 /// backend or a measure cannot be had.
 Plan make_plan(const Experiment& experiment, const Describe& describe);
 

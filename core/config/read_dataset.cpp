@@ -74,7 +74,8 @@ void read_synthetic(yaml::Fields& fields, const Node& node, DatasetItem& item, R
   }
 }
 
-/// A calibration item differs from a dataset item: it takes the layer of the cell and has no calibration of its own.
+/// A calibration item differs from a dataset item: it takes the layer of the cell and has no
+/// calibration of its own.
 DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset,
                       Reading& reading) {
   DatasetItem item;
@@ -99,8 +100,7 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
     if (!item.source.empty()) {
       yaml::report(reading.problems, *source,
                    fmt::format("'source' must be one of synthetic, capture, found '{}'{}",
-                               item.source,
-                               did_you_mean(item.source, {"synthetic", "capture"})));
+                               item.source, did_you_mean(item.source, {"synthetic", "capture"})));
     }
     return item;
   }
@@ -138,7 +138,8 @@ std::map<std::string, std::vector<DatasetItem*>> by_label(std::vector<DatasetIte
   return groups;
 }
 
-/// Tables show the label alone, so two items must not share one: first by folder or parameters, then by number.
+/// Tables show the label alone, so two items must not share one: first by folder or parameters,
+/// then by number.
 void make_labels_unique(std::vector<DatasetItem>& items) {
   for (auto& [label, group] : by_label(items)) {
     if (group.size() < 2) continue;

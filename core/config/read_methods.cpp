@@ -57,9 +57,9 @@ class MethodReader {
     if (reading_.problems.size() > before) return;
     for (const MethodUse& other : uses_) {
       if (other.label != use.label) continue;
-      yaml::report(reading_.problems, node,
-                   fmt::format("method '{}' is listed twice; give one of them another 'label'",
-                               use.label));
+      yaml::report(
+          reading_.problems, node,
+          fmt::format("method '{}' is listed twice; give one of them another 'label'", use.label));
       return;
     }
     uses_.push_back(std::move(use));

@@ -59,8 +59,7 @@ std::optional<std::string> refused_measure(const std::string& measure, const std
                        measure);
   }
   if (!contains(metrics::measures(), measure)) {
-    return fmt::format("unknown measure '{}'{}", measure,
-                       yaml::hint(measure, metrics::measures()));
+    return fmt::format("unknown measure '{}'{}", measure, yaml::hint(measure, metrics::measures()));
   }
   if (measure == "kernel_time" && backend == "reference") {
     return "measure kernel_time needs a backend that has kernels; reference has none";

@@ -27,24 +27,24 @@ std::vector<std::string> axis_keys() {
   return keys;
 }
 
+/// What is wrong with a value of an axis; brings it to the stored form.
+std::optional<std::string> wrong_value(const std::string& key, nlohmann::json& value) {
+  if (const Param* param = find_synthetic(key)) return method::check_value(*param, key, value);
+  method::Recipe scratch;
+  return method::apply_edit(scratch, key, value);
+}
+
 /// Checks one value of an axis; a rotation's file is resolved.
 void read_value(const Node& node, SweepAxis& axis, Reading& reading) {
   nlohmann::json value = yaml::to_json(node);
-  std::optional<std::string> wrong;
-  if (const Param* param = find_synthetic(axis.key)) {
-    wrong = method::check_value(*param, axis.key, value);
-  } else {
-    method::Recipe scratch;
-    wrong = method::apply_edit(scratch, axis.key, value);
-  }
-  if (wrong) {
+  if (auto wrong = wrong_value(axis.key, value)) {
     yaml::report(reading.problems, node, *wrong);
     return;
   }
   if (value.is_string() && value.get<std::string>().starts_with(method::kFilePrefix)) {
     const std::string path = value.get<std::string>().substr(method::kFilePrefix.size());
-    value = method::kFilePrefix +
-            resolve_path(path, reading.folder, node, reading.problems).string();
+    value =
+        method::kFilePrefix + resolve_path(path, reading.folder, node, reading.problems).string();
   }
   if (std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end()) {
     yaml::report(reading.problems, node,
@@ -83,10 +83,10 @@ std::vector<SweepAxis> read_axes(const Node& node, const std::string& what,
     }
     SweepAxis axis{.key = member.key, .values = {}};
     if (!member.value.is_list() || member.value.items.empty()) {
-      yaml::report(reading.problems, member.value,
-                   fmt::format("axis '{}' must be a list of values, found {}", member.key,
-                               member.value.is_list() ? "an empty list"
-                                                      : yaml::describe(member.value)));
+      yaml::report(
+          reading.problems, member.value,
+          fmt::format("axis '{}' must be a list of values, found {}", member.key,
+                      member.value.is_list() ? "an empty list" : yaml::describe(member.value)));
     }
     for (const Node& value : member.value.items) read_value(value, axis, reading);
     axes.push_back(std::move(axis));
@@ -101,41 +101,41 @@ std::vector<std::string> when_keys(const Experiment& experiment) {
   return keys;
 }
 
-/// What a `when` value may be, for keys whose values are known here; empty where any will do.
-std::vector<nlohmann::json> known_values(const std::string& key, const Experiment& experiment) {
-  std::vector<nlohmann::json> values;
-  if (key == "method") {
-    for (const MethodUse& use : experiment.methods) {
-      values.emplace_back(use.label);
-      if (use.recipe.id != use.label) values.emplace_back(use.recipe.id);
-    }
-  } else if (key == "dataset") {
-    for (const DatasetItem& item : experiment.datasets) values.emplace_back(item.label);
-  } else if (key == "seed") {
-    for (const int64_t seed : experiment.seeds) values.emplace_back(seed);
+/// The word is a label or id that is listed, or an id that could be: `--set methods=…` must not
+/// break an exclusion.
+std::optional<std::string> wrong_method(const std::string& word, const Experiment& experiment) {
+  std::vector<std::string> names;
+  for (const MethodUse& use : experiment.methods) {
+    names.push_back(use.label);
+    if (use.recipe.id != use.label) names.push_back(use.recipe.id);
   }
-  for (const auto* axes : {&experiment.grid, &experiment.zip}) {
-    for (const SweepAxis& axis : *axes) {
-      if (axis.key == key) values = axis.values;
-    }
-  }
-  return values;
+  // An experiment without usable methods has been told so already.
+  const bool known = names.empty() || std::find(names.begin(), names.end(), word) != names.end();
+  if (known || !method::wrong_id(word)) return std::nullopt;
+  return fmt::format("no method of this experiment is '{}'{}", word, yaml::hint(word, names));
+}
+
+std::optional<std::string> wrong_dataset(const std::string& word, const Experiment& experiment) {
+  std::vector<std::string> labels;
+  for (const DatasetItem& item : experiment.datasets) labels.push_back(item.label);
+  if (std::find(labels.begin(), labels.end(), word) != labels.end()) return std::nullopt;
+  return fmt::format("no dataset of this experiment is '{}'{}", word, yaml::hint(word, labels));
 }
 
 void check_when_value(const std::string& key, const Node& node, const Experiment& experiment,
                       Reading& reading) {
-  if (key == "layer") {
-    yaml::read_int(node, "when.layer", reading.problems, 0);
-    return;
+  std::optional<std::string> wrong;
+  if (key == "layer" || key == "seed") {
+    yaml::read_int(node, "when." + key, reading.problems, 0);
+  } else if (key == "method" || key == "dataset") {
+    const auto word = yaml::read_text(node, "when." + key, reading.problems);
+    if (!word) return;
+    wrong = key == "method" ? wrong_method(*word, experiment) : wrong_dataset(*word, experiment);
+  } else {
+    nlohmann::json value = yaml::to_json(node);
+    wrong = wrong_value(key, value);
   }
-  const std::vector<nlohmann::json> known = known_values(key, experiment);
-  // An experiment without usable methods or datasets has been told so already.
-  if (known.empty() || std::find(known.begin(), known.end(), node.value) != known.end()) return;
-  std::vector<std::string> names;
-  for (const nlohmann::json& value : known) names.push_back(plain(value));
-  yaml::report(reading.problems, node,
-               fmt::format("no {} of this experiment is {}{}", key, yaml::describe(node),
-                           yaml::hint(plain(node.value), names)));
+  if (wrong) yaml::report(reading.problems, node, *wrong);
 }
 
 nlohmann::json read_when(const Node& node, const Experiment& experiment, Reading& reading) {

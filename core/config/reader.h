@@ -7,7 +7,8 @@
 #include "base/yaml.h"
 #include "config/experiment.h"
 
-/// The sections of an experiment file. Each reader reports every mistake at its place and returns what it could read.
+/// The sections of an experiment file. Each reader reports every mistake at its place and returns
+/// what it could read.
 namespace kvlab::config {
 
 /// What a reader needs besides its node.

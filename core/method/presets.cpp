@@ -47,9 +47,8 @@ const std::vector<Preset>& presets() {
     yaml::Problems problems;
     for (const PresetText& text : preset_texts()) result.push_back(read_preset(text, problems));
     if (!problems.empty()) throw ConfigError(problems);
-    std::stable_sort(result.begin(), result.end(), [](const Preset& a, const Preset& b) {
-      return a.position < b.position;
-    });
+    std::stable_sort(result.begin(), result.end(),
+                     [](const Preset& a, const Preset& b) { return a.position < b.position; });
     return result;
   }();
   return all;

@@ -16,8 +16,8 @@ using yaml::Problems;
 
 /// Words of contract section 4.1 that this release has no part for.
 bool is_reserved(const std::string& key) {
-  static const std::vector<std::string> words = {"space", "reorder", "rotate_heads", "basis",
-                                                 "protect", "boost", "sparse", "evict"};
+  static const std::vector<std::string> words = {"space",   "reorder", "rotate_heads", "basis",
+                                                 "protect", "boost",   "sparse",       "evict"};
   return std::find(words.begin(), words.end(), key) != words.end();
 }
 
@@ -48,12 +48,14 @@ std::string unknown_key(const std::string& prefix, const std::string& word) {
   }
   const std::string owner = prefix.substr(0, prefix.find('.') + 1);
   const std::string place = rightful_place(owner, word);
-  if (!place.empty()) return fmt::format("unknown key '{}' in {} (it belongs at {})", word, what, place);
+  if (!place.empty())
+    return fmt::format("unknown key '{}' in {} (it belongs at {})", word, what, place);
   return fmt::format("unknown key '{}' in {}{}", word, what, yaml::hint(word, words_below(prefix)));
 }
 
 /// Sets every scalar below `node` at `prefix` + its dotted key.
-void read_settings(const Node& node, const std::string& prefix, Recipe& recipe, Problems& problems) {
+void read_settings(const Node& node, const std::string& prefix, Recipe& recipe,
+                   Problems& problems) {
   if (!node.is_map()) {
     yaml::report(problems, node,
                  fmt::format("'{}' must be a map of keys, found {}",
@@ -65,8 +67,7 @@ void read_settings(const Node& node, const std::string& prefix, Recipe& recipe, 
     const std::string key = prefix + member.key;
     const bool group_of_keys = !words_below(key + ".").empty();
     if (std::find(words.begin(), words.end(), member.key) == words.end()) {
-      problems.push_back(
-          {node.file, member.line, member.column, unknown_key(prefix, member.key)});
+      problems.push_back({node.file, member.line, member.column, unknown_key(prefix, member.key)});
     } else if (group_of_keys) {
       read_settings(member.value, key + ".", recipe, problems);
     } else if (auto wrong = apply_edit(recipe, key, yaml::to_json(member.value))) {
@@ -156,10 +157,12 @@ Recipe read_rule_recipe(const Node& node, const std::string& what, const FindMet
   return recipe;
 }
 
-void read_layer_rules(const Node& node, Recipe& recipe, const FindMethod& find, Problems& problems) {
+void read_layer_rules(const Node& node, Recipe& recipe, const FindMethod& find,
+                      Problems& problems) {
   if (!node.is_map()) {
-    yaml::report(problems, node, "'layers' must be a map such as {\"0-1\": {use: bf16}}, found " +
-                                     yaml::describe(node));
+    yaml::report(
+        problems, node,
+        "'layers' must be a map such as {\"0-1\": {use: bf16}}, found " + yaml::describe(node));
     return;
   }
   for (const yaml::Member& member : node.members) {
@@ -168,7 +171,8 @@ void read_layer_rules(const Node& node, Recipe& recipe, const FindMethod& find, 
       problems.push_back({node.file, member.line, member.column, message});
     };
     if (!read_layers(member.key, rule)) {
-      complain(fmt::format("layers must be a number or a range such as 0-1, found '{}'", member.key));
+      complain(
+          fmt::format("layers must be a number or a range such as 0-1, found '{}'", member.key));
       continue;
     }
     for (const LayerRule& other : recipe.layers) {
@@ -231,7 +235,10 @@ Recipe read_recipe(const Node& node, const std::vector<std::string>& extra, cons
 
 Recipe parse_recipe(const std::string& yaml, const std::string& file,
                     std::vector<Problem>& problems) {
+  const size_t before = problems.size();
   const Node node = yaml::parse(yaml, file, problems);
+  // Of a file that could not be read there is no more to say.
+  if (problems.size() > before && !node.is_map()) return {};
   return read_recipe(node, {}, preset, problems);
 }
 

@@ -12,7 +12,8 @@ namespace kvlab::method {
 /// The method that `use: ID` of a layer rule names; throws Error where there is none.
 using FindMethod = std::function<const Recipe&(const std::string& id)>;
 
-/// A method from a YAML node, every mistake reported at its place. `extra` are keys that the caller reads itself.
+/// A method from a YAML node, every mistake reported at its place. `extra` are keys that the caller
+/// reads itself.
 Recipe read_recipe(const yaml::Node& node, const std::vector<std::string>& extra,
                    const FindMethod& find, yaml::Problems& problems);
 

@@ -1,4 +1,5 @@
-// What a recipe comes to on data of a given head size: its canonical form, what it cannot do, what a reader must know.
+// What a recipe comes to on data of a given head size: its canonical form, what it cannot do, what
+// a reader must know.
 #include <fmt/format.h>
 
 #include <algorithm>

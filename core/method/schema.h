@@ -17,8 +17,8 @@ inline const std::array<std::string, 2> kSides = {"key", "value"};
 /// How a rotation from a file is written: `rotate: file:PATH`.
 inline const std::string kFilePrefix = "file:";
 
-/// Keys of a side ("rotate", "codec.bits"), the choices of the families among them. Where several parts share a
-/// parameter it stands once.
+/// Keys of a side ("rotate", "codec.bits"), the choices of the families among them. Where several
+/// parts share a parameter it stands once.
 const std::vector<Param>& side_params();
 
 /// "window.sink", "window.recent", "window.flush", without the prefix.
@@ -33,7 +33,8 @@ const Param* find_param(const std::string& key);
 /// The part that a side (all keys filled) selects in a family.
 const Part& selected(const Settings& side, const std::string& family);
 
-/// The parameter of that name as the selected parts declare it, or nullptr where none of them has it.
+/// The parameter of that name as the selected parts declare it, or nullptr where none of them has
+/// it.
 const Param* declared(const Settings& side, const std::string& key);
 
 /// Whether a key of a side means anything beside the side's other settings.

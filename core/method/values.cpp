@@ -68,8 +68,7 @@ bool fits(const Param& param, const nlohmann::json& value) {
 std::optional<std::string> check_value(const Param& param, const std::string& name,
                                        nlohmann::json& value) {
   if (fits(param, value)) {
-    const bool real =
-        param.type == Param::Type::real || param.type == Param::Type::optional_real;
+    const bool real = param.type == Param::Type::real || param.type == Param::Type::optional_real;
     if (real && value.is_number()) value = value.get<double>();
     return std::nullopt;
   }

@@ -15,6 +15,8 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
+constexpr size_t kMostNamed = 3;
+
 void add_once(Words* words, const std::string& word) {
   if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
 }
@@ -110,9 +112,16 @@ std::vector<std::string> differing_settings(const store::Results& results, const
       holders[value].push_back(label);
     }
     if (values.size() < 2) continue;
+    // The most common value comes last, without names where they are many.
+    std::stable_sort(values.begin(), values.end(), [&](const auto& a, const auto& b) {
+      return holders[a].size() < holders[b].size();
+    });
     Words parts;
     for (const std::string& value : values) {
-      parts.push_back(fmt::format("{} ({})", value, few(holders[value])));
+      const Words& names = holders[value];
+      const bool are_rest = value == values.back() && names.size() > kMostNamed;
+      parts.push_back(fmt::format(
+          "{} ({})", value, are_rest ? fmt::format("the other {}", names.size()) : few(names)));
     }
     lines.push_back(fmt::format("{}: {}", key, join(parts, "; ")));
   }

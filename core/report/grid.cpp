@@ -177,10 +177,14 @@ const store::CellResult* complete_cell(const store::Results& results,
 std::string name_of(const Line& line) { return join(line.keys, " / "); }
 
 std::string few(const std::vector<std::string>& words) {
-  constexpr size_t kShown = 4;
-  if (words.size() <= kShown) return join(words);
-  const Words first(words.begin(), words.begin() + kShown);
-  return fmt::format("{} and {} more", join(first), words.size() - kShown);
+  constexpr size_t kShown = 6;
+  Words shown;
+  for (size_t i = 0; i < std::min(words.size(), kShown); ++i) {
+    const bool has_comma = words[i].find(',') != std::string::npos;
+    shown.push_back(has_comma ? "'" + words[i] + "'" : words[i]);
+  }
+  if (words.size() <= kShown) return join(shown);
+  return fmt::format("{} and {} more", join(shown), words.size() - kShown);
 }
 
 nlohmann::json entry_of(const store::Results& results, const store::SummaryRow& row,

@@ -53,7 +53,7 @@ const store::CellResult* complete_cell(const store::Results& results, const stor
 /// "kivi / 128": what a note calls a line.
 std::string name_of(const Line& line);
 
-/// The first few words and how many more there are: "a, b, c and 4 more".
+/// The first few words and how many more there are: "a, b, 'c, d' and 4 more".
 std::string few(const std::vector<std::string>& words);
 
 /// The row's entry in a column of `dimensions()`.

@@ -7,6 +7,7 @@
 
 #include "base/h5.h"
 #include "base/names.h"
+#include "report/text_width.h"
 
 namespace kvlab::report {
 namespace {
@@ -189,7 +190,7 @@ std::string inspection_text(const Inspection& inspection) {
     text += fmt::format("  {}: {}\n", name, count);
   if (!inspection.attributes.empty()) text += "attributes:\n";
   for (const auto& [name, value] : inspection.attributes) {
-    text += fmt::format("  {}: {}\n", name, shortened(value));
+    text += fmt::format("  {}: {}\n", name, shortened(one_line(value)));
   }
   for (const GroupInfo& group : inspection.groups) {
     text += heading_of(group) + '\n' + datasets_text(group.datasets);

@@ -110,13 +110,14 @@ std::optional<std::string> headline(const Words& metrics) {
   return std::nullopt;
 }
 
-/// Those of the words that were measured; all of them where none was.
+/// Those of the words that were measured; where none was, all but timings.
 Words available(const Words& words, const Words& measured) {
-  Words found;
+  Words found, untimed;
   for (const std::string& word : words) {
     if (contains(measured, word)) found.push_back(word);
+    if (!word.ends_with("_us")) untimed.push_back(word);
   }
-  return found.empty() ? words : found;
+  return found.empty() ? untimed : found;
 }
 
 Words default_rows(const store::Results& results, const Words& cols) {
@@ -166,9 +167,11 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
   check_metrics(asked, measured);
 
   Layout layout;
-  layout.cols = options.cols.empty() ? named.cols : split(options.cols);
-  check_dimensions(results, layout.cols, options.cols.empty() ? "--name" : "--cols");
-  layout.rows = options.rows.empty() ? default_rows(results, layout.cols) : split(options.rows);
+  const Words asked_rows = split(options.rows);
+  const Words asked_cols = split(options.cols);
+  layout.cols = asked_cols.empty() ? named.cols : asked_cols;
+  check_dimensions(results, layout.cols, asked_cols.empty() ? "--name" : "--cols");
+  layout.rows = asked_rows.empty() ? default_rows(results, layout.cols) : asked_rows;
   check_dimensions(results, layout.rows, "--rows");
   for (const std::string& row : layout.rows) {
     if (contains(layout.cols, row)) {
@@ -189,7 +192,7 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
     throw Error(fmt::format("--value: a table with columns by {} shows one metric, found {}",
                             join(layout.cols), join(layout.metrics)));
   }
-  if (layout.cols.empty() && options.rows.empty()) {
+  if (layout.cols.empty() && asked_rows.empty()) {
     layout.sort_by =
         asked.empty() ? headline(layout.metrics).value_or(layout.metrics.front()) : asked.front();
   }

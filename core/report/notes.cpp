@@ -208,7 +208,6 @@ Notes make_notes(const store::Results& results, const Grid& grid) {
   }
   add_partial(grid, &notes.lines);
   add_warnings(results, grid, &notes);
-  for (const std::string& line : incomplete_cells(results)) notes.lines.push_back(line);
   return notes;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "report/text_width.h"
 
@@ -37,6 +38,12 @@ std::vector<std::pair<std::string, int64_t>> ordered_reasons(const store::Status
   return reasons;
 }
 
+std::map<std::string, std::vector<std::string>> stale_by_reason(const store::Status& status) {
+  std::map<std::string, std::vector<std::string>> ids;
+  for (const store::StaleCell& cell : status.stale) ids[cell.reason].push_back(cell.id);
+  return ids;
+}
+
 std::string and_more(size_t count) {
   return count > kShown ? fmt::format("  and {} more; --json lists all\n", count - kShown) : "";
 }
@@ -65,10 +72,9 @@ std::string status_text(const store::Status& status, const std::string& file) {
   }
   text += and_more(reasons.size());
   if (!status.stale.empty()) text += fmt::format("stale: {} cells\n", status.stale.size());
-  for (size_t i = 0; i < std::min(status.stale.size(), kShown); ++i) {
-    text += fmt::format("  {}  {}\n", status.stale[i].id.substr(0, 12), status.stale[i].reason);
+  for (const auto& [reason, ids] : stale_by_reason(status)) {
+    text += fmt::format("  {} × {} (such as {})\n", ids.size(), reason, ids.front().substr(0, 12));
   }
-  text += and_more(status.stale.size());
   for (const auto& part : status.ignored_parts) {
     text += fmt::format("ignored, torn or foreign: {}\n", part.string());
   }

@@ -26,13 +26,23 @@ std::string table(const store::Results& results, const TableOptions& options) {
   if (results.rows.empty()) throw Error("the results file has no rows to make a table of");
   const Grid grid = make_grid(results, layout);
   if (options.format == "csv") return render_csv(grid);
-  const Notes notes = make_notes(results, grid);
+  Notes notes = make_notes(results, grid);
+  for (std::string& line : table_warnings(results, options.code_version)) {
+    notes.lines.push_back(std::move(line));
+  }
   return options.format == "markdown" ? render_markdown(grid, notes, options.emphasis)
                                       : render_text(grid, notes, options.emphasis);
 }
 
-std::vector<std::string> table_warnings(const store::Results& results) {
-  return incomplete_cells(results);
+std::vector<std::string> table_warnings(const store::Results& results,
+                                        const std::string& code_version) {
+  std::vector<std::string> lines = incomplete_cells(results);
+  const auto own = results.attributes.find("code_version");
+  if (own != results.attributes.end() && !code_version.empty() && own->second != code_version) {
+    lines.push_back(fmt::format("stale: made by code version {}, this program is {}", own->second,
+                                code_version));
+  }
+  return lines;
 }
 
 }  // namespace kvlab::report

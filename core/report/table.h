@@ -9,11 +9,13 @@ namespace kvlab::report {
 
 /// What `kvlab table` may be asked for. Empty means: as the named layout says.
 struct TableOptions {
-  std::string name = "default";  // one of layout_names()
-  std::string rows, cols;        // columns of the summary, separated by commas
-  std::string value;             // metrics, separated by commas; one where there are `cols`
-  std::string format = "text";   // text | markdown | csv
-  bool emphasis = false;         // best value of a column bold, the second underlined
+  std::string name = "default";   // one of layout_names()
+  std::string rows = {};          // columns of the summary, separated by commas
+  std::string cols = {};          // the same
+  std::string value = {};         // metrics, separated by commas; one where there are `cols`
+  std::string format = "text";    // text | markdown | csv
+  bool emphasis = false;          // best value of a column bold, the second underlined
+  std::string code_version = {};  // of this program; a file of another version is called stale
 };
 
 /// A table of means over whatever is not among its rows and columns. Text and markdown have notes
@@ -22,8 +24,9 @@ struct TableOptions {
 /// rows.
 std::string table(const store::Results& results, const TableOptions& options);
 
-/// What a reader of a table without notes must know: rows that are not complete or stale, a
-/// sentence each.
-std::vector<std::string> table_warnings(const store::Results& results);
+/// What a reader of a table without notes must know, a sentence each: cells that are not complete
+/// or stale. `code_version` is that of this program.
+std::vector<std::string> table_warnings(const store::Results& results,
+                                        const std::string& code_version);
 
 }  // namespace kvlab::report

@@ -8,7 +8,7 @@
 namespace kvlab::store {
 
 /// How much of a cell is read: `light` leaves out the arrays (metrics by head, samples, tokens,
-/// rotation, center).
+/// rotation, center, learning).
 enum class Detail { light, full };
 
 /// "/cells/<id>".

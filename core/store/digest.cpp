@@ -41,34 +41,29 @@ std::string attribute_digest(const h5::File& file, const std::string& object,
 
 std::string dataset_digest(const h5::File& file, const std::string& path) {
   const h5::Info info = file.info(path);
-  std::string bytes = heading("", info);
   if (info.element.kind == h5::Element::Kind::text) {
+    std::string bytes = heading("", info);
     add_texts(file.read_texts(path), &bytes);
-  } else {
-    const size_t begin = bytes.size();
-    bytes.resize(begin + static_cast<size_t>(info.count()) * info.element.bytes);
-    file.read_slice_raw(path, std::vector<int64_t>(info.shape.size(), 0), info.shape,
-                        bytes.data() + begin);
+    return sha256(bytes);
   }
-  return sha256(bytes);
+  return sha256(heading("", info) + file.read_raw(path).bytes);
 }
 
 }  // namespace
 
 std::string digest(const h5::File& file, const std::string& group) {
   std::string lines;
-  for (const std::string& name : file.attribute_names(group)) {
-    if (name != kSeal) lines += attribute_digest(file, group, name) + "\n";
-  }
-  for (const std::string& name : file.children(group)) {
-    const std::string path = group + "/" + name;
-    const bool is_group = file.is_group(path);
-    lines +=
-        fmt::format("{} {}\n", name, is_group ? digest(file, path) : dataset_digest(file, path));
-    if (is_group) continue;
-    for (const std::string& attribute : file.attribute_names(path)) {
-      lines += attribute_digest(file, path, attribute) + "\n";
+  const auto add_attributes = [&](const std::string& object) {
+    for (const std::string& name : file.attribute_names(object)) {
+      if (object == group && name == kSeal) continue;
+      lines += attribute_digest(file, object, name) + "\n";
     }
+  };
+  add_attributes(group);
+  for (const h5::Object& object : file.objects_below(group)) {
+    lines += object.path.substr(group.size());
+    lines += object.is_group ? "\n" : " " + dataset_digest(file, object.path) + "\n";
+    if (object.has_attributes) add_attributes(object.path);
   }
   return sha256(lines);
 }

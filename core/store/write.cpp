@@ -11,7 +11,7 @@ namespace kvlab::store {
 namespace fs = std::filesystem;
 namespace {
 
-/// Copies groups of cells, opening each source once.
+/// Copies groups of cells from other files, opening each once.
 void copy_cells(h5::File& out, const Sources& sources) {
   std::map<fs::path, std::vector<std::string>> by_file;
   for (const auto& [id, path] : sources) by_file[path].push_back(id);
@@ -21,6 +21,23 @@ void copy_cells(h5::File& out, const Sources& sources) {
   }
 }
 
+/// A new file that holds cells of `target`, those that `sources` names, and nothing else. Copying
+/// the file's bytes and taking out the rest is many times faster than copying thousands of groups.
+h5::File start_from(const fs::path& target, const fs::path& temp, const Sources& sources) {
+  std::error_code error;
+  fs::copy_file(target, temp, fs::copy_options::overwrite_existing, error);
+  if (error) throw Error(fmt::format("{}: cannot be written: {}", temp.string(), error.message()));
+  h5::File out = h5::File::edit(temp);
+  out.remove("/summary");
+  out.remove("/experiment");
+  for (const std::string& name : out.attribute_names("/")) out.remove_attribute("/", name);
+  for (const std::string& id : out.children("/cells")) {
+    const auto source = sources.find(id);
+    if (source == sources.end() || source->second != target) out.remove(cell_group(id));
+  }
+  return out;
+}
+
 }  // namespace
 
 void write_file(const fs::path& target, const Results& results, const Sources& sources) {
@@ -28,15 +45,17 @@ void write_file(const fs::path& target, const Results& results, const Sources& s
   if (fs::exists(target)) check_schema(h5::File::open(target));
   remove_leftovers(target);
   Replacement replacement(target);
-  h5::File out = h5::File::create(replacement.temp());
+  Sources elsewhere = sources;
+  std::erase_if(elsewhere, [&](const auto& source) { return source.second == target; });
+  h5::File out = elsewhere.size() < sources.size() ? start_from(target, replacement.temp(), sources)
+                                                   : h5::File::create(replacement.temp());
   for (const auto& [name, value] : results.attributes) out.set_attribute("/", name, value);
   out.set_attribute("/", "schema", kResultsSchema);
-  out.make_group("/experiment");
   out.write_text("/experiment/source", results.experiment_source);
   out.write_text("/experiment/resolved", results.experiment_resolved);
   seal(out, "/experiment");
   out.make_group("/cells");
-  copy_cells(out, sources);
+  copy_cells(out, elsewhere);
   for (const auto& [id, cell] : results.cells) {
     if (!sources.contains(id)) write_cell(out, cell);
   }

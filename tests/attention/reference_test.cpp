@@ -150,7 +150,7 @@ TEST_CASE("D75 attention through the cache equals loops over what each probe rea
 TEST_CASE("a side without decoded tokens has no error", "[attention]") {
   Case c = noisy_case(0.3);
   HeadCache keys = c.cache;
-  keys.v_read = {};
+  keys.v_read = at::Tensor();
   const Read from_keys = cached_attention(c.q, keys, c.exact, c.positions);
   CHECK(from_keys.value_error.abs().max().item<double>() == 0.0);
   CHECK(from_keys.key_error.abs().max().item<double>() > 0.0);
@@ -255,7 +255,7 @@ TEST_CASE("D96 less key error can mean worse attention", "[attention]") {
   // A shift of all keys has a large error and no effect; a little noise has a small one and moves the weights.
   Case c = noisy_case(0.0);
   c.cache.begin = 0;
-  c.cache.v_read = {};
+  c.cache.v_read = at::Tensor();
   c.cache.key_boundary = c.positions + 1;
   const auto divergence = [&](const at::Tensor& k_read) {
     c.cache.k_read = k_read;

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kHeadDim = 128;
 
 json codec(const char* axis, int group, const char* grid, const char* rounding, json clip) {
-  json result = {{"kind", "uniform"}, {"bits", 2},         {"axis", axis},
-                 {"group", group},    {"grid", grid},      {"rounding", rounding},
+  json result = {{"kind", "uniform"}, {"bits", 2},    {"axis", axis},
+                 {"group", group},    {"grid", grid}, {"rounding", rounding},
                  {"params", "fp16"},  {"clip", clip}};
   if (grid == std::string("float_zero")) result["zero"] = "value";
   if (clip.is_number()) {
@@ -43,9 +43,8 @@ struct Expected {
 };
 
 const json kHadamard = {{"rotate", "hadamard"}};
-const json kL2Heads = {{"token_scale", "l2_heads"},
-                       {"token_scale_params", "fp32"},
-                       {"norm_op", "sqrt_div"}};
+const json kL2Heads = {
+    {"token_scale", "l2_heads"}, {"token_scale_params", "fp32"}, {"norm_op", "sqrt_div"}};
 const json kL2HeadsRotated = {{"rotate", "hadamard"},
                               {"token_scale", "l2_heads"},
                               {"token_scale_params", "fp32"},
@@ -111,8 +110,7 @@ std::map<std::string, Expected> contract_table() {
        {side(clip96, covariance("paper")), side(clip92, covariance("paper")), oscar, true}},
       {"oscar_cov_centered",
        {side(clip96, centered(covariance("code"))), side(clip92, covariance("code")), oscar, true}},
-      {"optr",
-       {side(clip96, centered(over_hadamard)), side(clip92, over_hadamard), oscar, true}},
+      {"optr", {side(clip96, centered(over_hadamard)), side(clip92, over_hadamard), oscar, true}},
       {"oscar_optr",
        {side(clip96, centered(over_covariance)), side(clip92, over_covariance), oscar, true}},
   };
@@ -122,11 +120,11 @@ std::map<std::string, Expected> contract_table() {
 
 TEST_CASE("presets stand in the contract's order") {
   CHECK(method::method_ids() ==
-        std::vector<std::string>{
-            "bf16", "int2_naive", "int2_naive_symmetric", "int2_naive_windows", "kivi", "kivi_g128",
-            "kcvt_base", "token_scale", "hadamard", "oscar_ots", "quarot", "quarot_token",
-            "quarot_windows", "quarot_windows_centered", "oscar_cov", "oscar_cov_exact",
-            "oscar_cov_centered", "optr", "oscar_optr"});
+        std::vector<std::string>{"bf16", "int2_naive", "int2_naive_symmetric", "int2_naive_windows",
+                                 "kivi", "kivi_g128", "kcvt_base", "token_scale", "hadamard",
+                                 "oscar_ots", "quarot", "quarot_token", "quarot_windows",
+                                 "quarot_windows_centered", "oscar_cov", "oscar_cov_exact",
+                                 "oscar_cov_centered", "optr", "oscar_optr"});
 }
 
 TEST_CASE("presets are the contract's table") {
@@ -147,10 +145,10 @@ TEST_CASE("presets are the contract's table") {
 }
 
 TEST_CASE("OptR learns with its published settings") {
-  const json expected = {{"tokens", 1024},    {"steps", 80},   {"lr", 0.02},
-                         {"lambda", 1.0},     {"margin", 0.0}, {"check_every", 20},
-                         {"queries", 64},     {"group", 128},  {"clip_key", 0.96},
-                         {"clip_value", 0.92}, {"sink", 64},   {"recent", 256}};
+  const json expected = {
+      {"tokens", 1024},     {"steps", 80},   {"lr", 0.02},   {"lambda", 1.0}, {"margin", 0.0},
+      {"check_every", 20},  {"queries", 64}, {"bits", 2},    {"group", 128},  {"clip_key", 0.96},
+      {"clip_value", 0.92}, {"sink", 64},    {"recent", 256}};
   for (const char* id : {"optr", "oscar_optr"}) {
     CHECK(method::canonical(method::preset(id), kHeadDim).at("calibrate") == expected);
   }

@@ -28,7 +28,7 @@ def experiment(**changes: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(folder: Path, name: str = "small.yaml", **changes: Any) -> Path:
-    path = folder / name
+def write(folder: Path, file: str = "small.yaml", **changes: Any) -> Path:
+    path = folder / file
     path.write_text(experiment(**changes), encoding="utf-8")
     return path

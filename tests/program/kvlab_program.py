@@ -117,7 +117,7 @@ class Running:
                 return True
             if self.process.poll() is not None:
                 return condition()
-            time.sleep(0.002)
+            time.sleep(0.004)
         raise AssertionError(f"not within {timeout} s:\n{self.err}")
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 # What may differ between two runs of one experiment with equal results (contract section 6).
 RUN_ATTRIBUTES = {"created", "argv", "host"}
+OTHER_THREADS = 1e-6  # what another number of threads may change, relative
 CELL_ATTRIBUTES = {"seconds", "started", "sha256"}  # sha256 covers the other two
 
 
@@ -49,14 +50,12 @@ def arrays(path: Path, group: str) -> list[dict[str, np.ndarray]]:
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """Everything that two runs of one experiment must have in common, as comparable values by place."""
+    """Everything that two runs of one experiment must have in common, by place: arrays, and texts as tuples."""
     found: dict[str, Any] = {}
 
     def value(raw: Any) -> Any:
         array = np.asarray(raw)
-        if array.dtype.kind in "OSU":
-            return tuple(str(text) for text in np.atleast_1d(array))
-        return (array.dtype.str, array.shape, array.tobytes())
+        return tuple(str(text) for text in np.atleast_1d(array)) if array.dtype.kind in "OSU" else array
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
         for key, attribute in item.attrs.items():
@@ -71,9 +70,21 @@ def contents(path: Path) -> dict[str, Any]:
     return found
 
 
-def assert_same(a: Path, b: Path, besides: tuple[str, ...] = ()) -> None:
-    """The two files agree to the last bit, apart from when and where they were made and what `besides` names."""
+def agree(a: Any, b: Any, tolerance: float) -> bool:
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return bool(a == b)
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    if tolerance == 0 or a.dtype.kind != "f":
+        return a.tobytes() == b.tobytes()
+    return np.allclose(a, b, rtol=tolerance, atol=1e-12, equal_nan=True)
+
+
+def assert_same(a: Path, b: Path, tolerance: float = 0.0) -> None:
+    """The two files agree, apart from when and where they were made: to the last bit, or within a relative tolerance."""
     left, right = contents(a), contents(b)
-    names = sorted(left.keys() | right.keys())
-    differing = [name for name in names if left.get(name) != right.get(name) and name not in besides]
+    assert left.keys() == right.keys(), sorted(left.keys() ^ right.keys())[:8]
+    differing = [name for name in left if not agree(left[name], right[name], tolerance)]
+    if tolerance > 0:
+        differing = [name for name in differing if name != "summary@sha256"]
     assert not differing, f"{len(differing)} places differ: {differing[:8]}"

@@ -129,7 +129,7 @@ def calibrated(folder: Path, **changes: object) -> Path:
 
 def test_missing_calibration(kvlab: Kvlab) -> None:
     calibrated(kvlab.folder)
-    assert re.search(r"wrong\.yaml: .*'oscar_cov' needs a calibration set", kvlab.refused("run", "wrong.yaml").err)
+    assert re.search(r"wrong\.yaml:.*'oscar_cov' needs a calibration set", kvlab.refused("run", "wrong.yaml").err)
 
 
 def test_d47_calibration_of_another_shape(kvlab: Kvlab) -> None:

@@ -32,7 +32,7 @@ reasons:
   2 × failed: a: b
   1 × interrupted: not finished
 stale: 1 cells
-  0123456789ab  no row of the experiment refers to it any more
+  1 × no row of the experiment refers to it any more (such as 0123456789ab)
 )");
 }
 

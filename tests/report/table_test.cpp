@@ -39,7 +39,7 @@ differs between methods: window: sink 0 recent 128 kivi (kivi); sink 64 recent 2
 1 cell unsupported: recent 100 is no multiple of 32 (quarot)
 )";
   CHECK(table(small_results(), {}) == expected);
-  CHECK(table_warnings(small_results()) ==
+  CHECK(table_warnings(small_results(), "aa11") ==
         std::vector<std::string>{"1 cell unsupported: recent 100 is no multiple of 32 (quarot)"});
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("CSV is clean: full precision, empty fields, quoted text, no notes") {
         "label,wo_rel,cells\r\n\"a, \"\"b\"\"\",0.30000000000000004,1\r\nc,,1\r\n");
 }
 
-TEST_CASE("The same results give the same bytes, in whatever order their rows lie") {
+TEST_CASE("The same results give the same bytes, and rows may lie in any order") {
   store::Results results = small_results();
   const std::string text = table(results, {});
   std::reverse(results.rows.begin(), results.rows.end());
@@ -75,7 +75,7 @@ TEST_CASE("D93: whatever is not complete is a dash") {
       cell.scalars["wo_rel"] = 1e-20;
     }
     const std::string text = table(results, {});
-    CHECK_THAT(text, ContainsSubstring("kivi         -"));
+    CHECK_THAT(text, ContainsSubstring("kivi                   -"));
     CHECK_THAT(text, ContainsSubstring(std::string("8 cells ") + status + ": no reason stored"));
     CHECK(text.find("e-20") == std::string::npos);
   }
@@ -112,6 +112,8 @@ TEST_CASE("D100: cells of another code version are never averaged in") {
   results.cells["cell0"].scalars["wo_rel"] = 1e6;
   const std::string text = table(results, {});
   CHECK_THAT(text, ContainsSubstring("3.250  0.2200      3\n"));
+  CHECK_THAT(table(results, {.code_version = "cc33"}),
+             ContainsSubstring("stale: made by code version aa11, this program is cc33\n"));
   CHECK_THAT(text, ContainsSubstring("1 cell stale: computed by another version of kvlab (kivi)"));
 }
 
@@ -156,6 +158,21 @@ TEST_CASE("A sweep has a row for each label and point, a pivot a column") {
              ContainsSubstring("label,group,window.recent=0,window.recent=128,cells\r\n"));
 }
 
+TEST_CASE("D07, D101: settings that differ are named, the most common one without names") {
+  ResultsMaker maker;
+  for (const char* label : {"a", "b", "c", "d"}) maker.add(label, "x", 0, {{"wo_rel", 1}});
+  maker.set_method(R"({"kind": "uniform", "bits": 4, "group": 32, "grid": "float_zero",
+                       "clip": "none", "rounding": "half_even", "params": "fp16"})",
+                   R"({"sink": 0, "recent": 128, "flush": "kivi"})");
+  maker.add("e, 4 bits", "x", 0, {{"wo_rel", 1}});
+  maker.set_method(R"({"kind": "passthrough"})", "{}");
+  maker.add("bf16", "x", 0, {{"wo_rel", 0}});
+  const std::string text = table(maker.results, {});
+  CHECK_THAT(
+      text, ContainsSubstring("differs between methods: bits: 4 ('e, 4 bits'); 2 (the other 4)\n"));
+  CHECK(text.find("differs between methods: g") == std::string::npos);
+}
+
 TEST_CASE("Best is bold and second underlined, full precision does not compete") {
   store::Results results = small_results();
   ResultsMaker maker;
@@ -167,7 +184,7 @@ TEST_CASE("Best is bold and second underlined, full precision does not compete")
     }
   }
   const std::string text = table(maker.results, {.emphasis = true});
-  CHECK_THAT(text, ContainsSubstring("bf16              16.00       0      4\n"));
+  CHECK_THAT(text, ContainsSubstring("bf16               16.00       0      4\n"));
   CHECK_THAT(
       text, ContainsSubstring("\033[1m0.1150\033[0m") && ContainsSubstring("\033[4m0.2150\033[0m"));
   CHECK(table(maker.results, {}).find('\033') == std::string::npos);

@@ -1,0 +1,83 @@
+#include "catch.h"
+#include "config/planning.h"
+
+using namespace kvlab;
+using nlohmann::json;
+
+TEST_CASE_METHOD(Fixture, "a cell's id depends on what decides its result and on nothing else") {
+  const auto id = [&](const std::string& text) { return this->plan(text).cells.at(0).id; };
+  const std::string base = kCapture + "methods: [kivi]\n";
+  const std::string first = id(base);
+  CHECK(first.size() == 32);
+  CHECK(first.find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK(id(base) == first);
+  CHECK(id(base + "name: other\noutput: o.h5\n") == first);
+  CHECK(id(base + "seeds: [5]\n") == first);
+  CHECK(id(base + "measure: [memory, tni, attention, error]\n") == first);
+  CHECK(id(kCapture + "methods: [{use: kivi, label: x, set: {key.covariance: paper}}]\n") == first);
+  CHECK(id(base + "sweep: {grid: {group: [32]}}\n") == first);
+  CHECK(id(base + "measure: [error]\n") != first);
+  CHECK(id(base + "probes: {count: 8}\n") != first);
+  CHECK(id(kCapture + "methods: [{use: kivi, set: {key.codec.bits: 3}}]\n") != first);
+  // Calibration counts where it is used.
+  data.capture("cal.h5").content = "another";
+  CHECK(id(base) == first);
+  const std::string calibrated = id(kCapture + "methods: [oscar_cov]\n");
+  data.capture("cal.h5").content = "a third";
+  CHECK(id(kCapture + "methods: [oscar_cov]\n") != calibrated);
+  data.capture("eval.h5").content = "another";
+  CHECK(id(base) != first);
+  CHECK(id(kSynthetic + "methods: [kivi]\nseeds: [1]\n") !=
+        id(kSynthetic + "methods: [kivi]\nseeds: [2]\n"));
+}
+
+TEST_CASE_METHOD(Fixture, "D47: a rotation's content is part of the cell, its place is not") {
+  folder.write("r.h5", "one");
+  folder.write("copy/r.h5", "one");
+  const auto id = [&](const std::string& path) {
+    return this
+        ->plan(kCapture + "methods: [{use: quarot, set: {key.rotate: 'file:" + path + "'}}]\n")
+        .cells.at(0);
+  };
+  const config::Cell first = id("r.h5");
+  CHECK(first.config["method"]["key"]["rotate"] == "file:" + (folder.path() / "r.h5").string());
+  CHECK(first.config["method"]["key"]["rotation_sha256"] == sha256("one"));
+  CHECK(id("copy/r.h5").id == first.id);
+  folder.write("r.h5", "two");
+  CHECK(id("r.h5").id != first.id);
+}
+
+TEST_CASE_METHOD(Fixture, "the stored configuration of a cell") {
+  const config::Plan plan = this->plan(kCapture + R"(methods: [{use: optr, label: mine}]
+sweep: {grid: {calibrate.steps: [40, 80]}}
+)");
+  const json& config = plan.cells[0].config;
+  CHECK(config["dataset"]["source"] == "capture");
+  CHECK(config["dataset"]["path"] == (folder.path() / "eval.h5").string());
+  CHECK(config["dataset"]["sha256"] == sha256("eval.h5"));
+  CHECK(config["dataset"]["layer"] == 10);
+  CHECK(config["dataset"]["dtype"] == "bf16");
+  CHECK(config["method"]["id"] == "optr");
+  CHECK(config["method"]["label"] == "mine");
+  CHECK(config["method"]["key"]["learned_over"] == "hadamard");
+  CHECK(config["method"]["key"]["codec"]["group"] == 64);
+  CHECK(config["method"]["requested"]["key.codec.group"] == 128);
+  CHECK(config["method"]["window"]["recent"] == 256);
+  CHECK(config["method"]["calibrate"]["steps"] == 40);
+  CHECK(config["sweep"] == json{{"calibrate.steps", 40}});
+  CHECK(config["seed"] == 0);
+  CHECK(config["seed_used"] == false);
+  CHECK(config["backend"] == "reference");
+  CHECK(config["probes"] == json{{"count", 64}, {"placement", "strided"}});
+  CHECK(config["calibration"]["path"] == (folder.path() / "cal.h5").string());
+  CHECK(config["calibration"]["sha256"] == sha256("cal.h5"));
+  CHECK(this->plan(kCapture + "methods: [kivi]\n").cells[0].config["calibration"].is_null());
+  CHECK(plan.cells[0].calibration.at(0).layers == std::vector<int64_t>{10});
+}
+
+TEST_CASE_METHOD(Fixture, "D09: symmetric codes are recorded with the three levels they use") {
+  const config::Plan plan = this->plan(kCapture + "methods: [int2_naive_symmetric, kivi, bf16]\n");
+  CHECK(plan.cells[0].config["method"]["levels_used"] == json{{"key", 3}, {"value", 3}});
+  CHECK(plan.cells[1].config["method"]["levels_used"] == json{{"key", 4}, {"value", 4}});
+  CHECK(plan.cells[2].config["method"]["levels_used"]["key"].is_null());
+}

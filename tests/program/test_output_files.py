@@ -1,0 +1,152 @@
+"""Where results cannot go: exit 2 with one sentence, and nothing half-written (issue, section 4; D88, D89)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import h5py
+import pytest
+from experiment_text import synthetic, write
+from kvlab_program import Kvlab, Outcome, program_path
+from results_file import rows, states
+
+
+def in_a_small_disk(script: str, folder: Path, size: str) -> Outcome:
+    """Runs a shell script in a mount namespace of its own, where `disk` is an empty file system of this size."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare to mount a small file system")
+    (folder / "disk").mkdir()
+    mount = f'mount -t tmpfs -o size={size} tmpfs disk || exit 99\n{script}'
+    done = subprocess.run(["unshare", "-m", "sh", "-c", mount, "sh", str(program_path())], cwd=folder,
+                          capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode == 99 or done.stderr.startswith("unshare:"):
+        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def assert_one_sentence(outcome: Outcome, *words: str) -> None:
+    errors = [line for line in outcome.err.splitlines() if line.startswith("kvlab: ")]
+    assert outcome.code == 2 and len(errors) == 1, outcome.err
+    assert outcome.err.splitlines()[-1] == errors[0], outcome.err
+    assert all(word in errors[0] for word in words), outcome.err
+
+
+def test_read_only_folder(kvlab: Kvlab) -> None:
+    write(kvlab.folder)
+    outcome = in_a_small_disk(
+        'mount -o remount,ro disk\n"$1" run small.yaml --out disk/small.h5; code=$?; ls -A disk; exit $code',
+        kvlab.folder, "1m")
+    assert_one_sentence(outcome, "disk/small.h5", "Read-only file system")
+    assert outcome.out == ""
+
+
+def test_folder_that_is_a_file(kvlab: Kvlab) -> None:
+    write(kvlab.folder)
+    (kvlab.folder / "taken").write_text("", encoding="utf-8")
+    outcome = kvlab.refused("run", "small.yaml", "--out", "taken/small.h5")
+    assert_one_sentence(outcome, "taken/small.h5")
+
+
+def test_output_that_is_a_folder(kvlab: Kvlab) -> None:
+    write(kvlab.folder)
+    (kvlab.folder / "small.h5").mkdir()
+    assert_one_sentence(kvlab.refused("run", "small.yaml"), "small.h5")
+
+
+def test_full_disk_from_the_start(kvlab: Kvlab) -> None:
+    """Not even the plan fits: no file is left that a reader could take for results."""
+    write(kvlab.folder)
+    outcome = in_a_small_disk(
+        '"$1" run small.yaml --out disk/small.h5; code=$?; ls -A disk; exit $code', kvlab.folder, "16k")
+    assert_one_sentence(outcome, "disk/", "No space left on device")
+    assert outcome.out == ""
+
+
+def test_disk_that_fills_up(kvlab: Kvlab) -> None:
+    """Some cells fit: the run ends with one sentence, the file opens, what was finished is there, nothing is torn."""
+    write(kvlab.folder, measure=["error", "tokens"], seeds=list(range(10)), dataset=synthetic(tokens=512))
+    outcome = in_a_small_disk(
+        '"$1" run small.yaml --out disk/small.h5 --jobs 1; code=$?\n'
+        '"$1" status disk/small.h5 >status.txt 2>&1; cp -r disk copy; exit $code', kvlab.folder, "700k")
+    assert_one_sentence(outcome, "disk/", "No space left on device")
+    copy = kvlab.folder / "copy/small.h5"
+    done = len(list(Path(f"{copy}.parts").glob("[0-9a-f]*.h5"))) + list(states(copy).values()).count("complete")
+    assert 0 < done < 40
+    status = (kvlab.folder / "status.txt").read_text(encoding="utf-8")
+    assert f"complete {done:>11}" in status, status
+    names = {path.name for path in (kvlab.folder / "copy").rglob("*")}
+    assert not [name for name in names if name.endswith(".tmp") or name.endswith(".lock")], names
+    kvlab.ok("run", "small.yaml", "--out", "copy/small.h5")
+    assert set(states(copy).values()) == {"complete"} and not Path(f"{copy}.parts").exists()
+
+
+def test_a_table_for_a_full_disk_leaves_no_file(kvlab: Kvlab, small: Path) -> None:
+    shutil.copy(small, kvlab.folder / "small.h5")
+    outcome = in_a_small_disk(
+        'head -c 1m /dev/zero >disk/filler 2>/dev/null\n'
+        '"$1" table small.h5 --out disk/table.txt; code=$?; ls -A disk; exit $code', kvlab.folder, "64k")
+    assert_one_sentence(outcome, "disk/table.txt")
+    assert outcome.out == "filler\n"
+
+
+@pytest.mark.parametrize("kind", ["version", "text", "truncated", "capture"])
+def test_an_output_that_is_no_results_file_is_left_alone(kind: str, kvlab: Kvlab, small: Path) -> None:
+    """Whatever a user has by that name, a run never writes over it."""
+    write(kvlab.folder)
+    output = kvlab.folder / "small.h5"
+    words = {"version": "kvlab.results/2", "text": "HDF5", "truncated": "truncated", "capture": "kvlab.capture/1"}
+    if kind == "text":
+        output.write_text("my notes\n", encoding="utf-8")
+    elif kind == "truncated":
+        output.write_bytes(small.read_bytes()[:-4000])
+    else:
+        shutil.copy(small, output)
+        with h5py.File(output, "a") as file:
+            file.attrs["schema"] = words[kind]
+    assert_one_sentence(kvlab.refused("run", "small.yaml"), "small.h5", words[kind])
+
+
+def test_an_output_of_another_experiment_is_left_alone(kvlab: Kvlab, small: Path) -> None:
+    shutil.copy(small, kvlab.folder / "small.h5")
+    write(kvlab.folder, name="other")
+    assert_one_sentence(kvlab.refused("run", "small.yaml"), "small.h5", "'small'", "'other'", "--out")
+
+
+def test_d89_a_second_run_is_refused_and_readers_work(kvlab: Kvlab) -> None:
+    """While one run writes: a second one exits 2 and names the first; status, table and h5py read the file."""
+    write(kvlab.folder, dataset=synthetic(tokens=8192, q_heads=16), probes={"placement": "all"},
+          methods=["bf16", "kivi", "int2_naive", "hadamard", "oscar_ots"])
+    with kvlab.start("run", "small.yaml", "--jobs", 1) as run:
+        assert run.wait_until(lambda: (kvlab.folder / "small.h5").exists())
+        second = kvlab("run", "small.yaml")
+        assert_one_sentence(second, "small.h5: another run is writing it", f"process {run.process.pid}")
+        with h5py.File(kvlab.folder / "small.h5") as file:
+            assert len(file["summary/cell"]) == 5
+        assert f"being written by process {run.process.pid}" in kvlab.ok("status", "small.h5").out
+        kvlab.ok("table", "small.h5")
+        assert run.process.poll() is None, "the first run goes on"
+    # Killed: the lock went with it.
+    assert json_status(kvlab)["running"] == ""
+    assert len(rows(kvlab.folder / "small.h5")) == 5
+
+
+def json_status(kvlab: Kvlab) -> dict[str, object]:
+    return json.loads(kvlab.ok("status", "small.h5", "--json").out)
+
+
+def test_a_torn_part_is_told_and_left_alone(kvlab: Kvlab) -> None:
+    """D88: half a part, as a crash of the machine may leave it, is no result; the cell is computed again."""
+    write(kvlab.folder, methods=["kivi"])
+    kvlab.ok("run", "small.yaml")
+    (cell,) = states(kvlab.folder / "small.h5")
+    parts = kvlab.folder / "small.h5.parts"
+    parts.mkdir()
+    (parts / f"{cell}.h5").write_bytes((kvlab.folder / "small.h5").read_bytes()[:3000])
+    (kvlab.folder / "small.h5").unlink()
+    outcome = kvlab.ok("run", "small.yaml")
+    assert states(kvlab.folder / "small.h5") == {cell: "complete"}
+    assert not (parts / f"{cell}.h5").exists() or "torn" in outcome.err

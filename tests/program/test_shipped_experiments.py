@@ -1,0 +1,87 @@
+"""Every file in experiments/ runs at a small size, and every row is complete but for those of unsupported_rows.txt.
+
+Small: synthetic samples of 512 tokens (1,024 for calibration), layer 10 of captures, 8 probes, 2 steps of learning, three
+windows of a sweep: none, one that some groups forbid, and one that all groups divide. The files are used as they ship,
+with `--set` alone, so that what a user runs is what is tested.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pytest
+from kvlab_program import REPOSITORY, Kvlab
+from results_file import rows
+
+EXPERIMENTS = sorted((REPOSITORY / "experiments").rglob("*.yaml"))
+LISTED = Path(__file__).with_name("unsupported_rows.txt")
+
+
+def items(text: str, source: str) -> Iterator[int]:
+    """Indices of the dataset items of a source; they stand one a line."""
+    lines = text.split("dataset:")[1].splitlines()[1:]
+    found = [line for line in lines[: next(i for i, line in enumerate(lines) if not line.startswith(" "))]
+             if line.lstrip().startswith("- {source:")]
+    return (index for index, line in enumerate(found) if f"source: {source}" in line)
+
+
+def small_size(experiment: Path) -> list[str]:
+    """The --set options that make an experiment small."""
+    text = experiment.read_text(encoding="utf-8")
+    edits = ["probes.count=8"]
+    for index in items(text, "capture"):
+        edits.append(f"dataset.{index}.layers=[10]")
+    for index in items(text, "synthetic"):
+        edits += [f"dataset.{index}.tokens=512"]
+    if "\ncalibration: {source: synthetic" in text:
+        edits.append("calibration.tokens=1024")
+    if "     calibration: {source: synthetic" in text:
+        edits.append("dataset.1.calibration.tokens=1024")
+    if "window.recent: [0, 32, 64, 128, 256, 512]" in text:
+        edits.append("sweep.grid.window.recent=[0, 32, 128]")
+    if "optr" in text:
+        # An axis of one value edits all methods that have the key.
+        edits.append("sweep.grid.calibrate.steps=[2]")
+    return [word for edit in edits for word in ("--set", edit)]
+
+
+def line_of(experiment: Path, row: dict[str, Any], axes: list[str]) -> str:
+    """A row as unsupported_rows.txt has it: file | label | axis=value, …"""
+    values = ", ".join(f"{axis}={row[axis]}" for axis in axes if axis != "calibrate.steps")
+    return " | ".join([experiment.relative_to(REPOSITORY / "experiments").as_posix(), row["label"], values])
+
+
+def listed() -> set[str]:
+    lines = LISTED.read_text(encoding="utf-8").splitlines()
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+def test_there_are_experiments() -> None:
+    names = {path.relative_to(REPOSITORY / "experiments").as_posix() for path in EXPERIMENTS}
+    assert {"demo.yaml", "ablations/oscar_ots_parts.yaml", "ablations/oscar_cov_parts.yaml",
+            "sweeps/group_window.yaml"} <= names
+    assert {line.split(" | ")[0] for line in listed()} <= names, "the list names a file that is gone"
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_row_is_complete_or_listed(experiment: Path, kvlab: Kvlab, request: pytest.FixtureRequest) -> None:
+    if "source: capture" in experiment.read_text(encoding="utf-8"):
+        request.getfixturevalue("smollm2")
+    outcome = kvlab.ok("run", experiment, "--out", kvlab.folder / "small.h5", "--json", *small_size(experiment),
+                       cwd=REPOSITORY)
+    assert json.loads(outcome.out)["left"] == 0
+    with h5py.File(kvlab.folder / "small.h5") as file:
+        axes = list(file["summary"].attrs["axes"])
+    table = rows(kvlab.folder / "small.h5")
+    unsupported = {line_of(experiment, row, axes) for row in table if row["status"] != "complete"}
+    assert {row["status"] for row in table} <= {"complete", "unsupported"}
+    assert all(row["reason"] for row in table if row["status"] == "unsupported")
+    name = experiment.relative_to(REPOSITORY / "experiments").as_posix()
+    expected = {line for line in listed() if line.startswith(f"{name} | ")}
+    assert unsupported == expected, "\n".join(sorted(unsupported ^ expected))
+    # The table that the file is for.
+    assert kvlab.ok("table", "small.h5").out
