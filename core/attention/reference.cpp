@@ -13,8 +13,8 @@ at::Tensor before(int64_t begin, int64_t n, const at::Tensor& limit) {
   return at::arange(begin, begin + n, at::kLong).unsqueeze(0).lt(limit.unsqueeze(1));
 }
 
-/// weights [P, n] times values [n, d], where weights of tokens that are not `read` [P, n] are 0. Such a token must not
-/// reach the sum even if it is not finite, and 0 times NaN is NaN.
+/// weights [P, n] times values [n, d], where weights of tokens that are not `read` [P, n] are 0.
+/// Such a token must not reach the sum even if it is not finite, and 0 times NaN is NaN.
 at::Tensor weighted(const at::Tensor& weights, const at::Tensor& values, const at::Tensor& read) {
   at::Tensor sum = weights.matmul(values);
   if (sum.isfinite().all().item<bool>()) return sum;

@@ -15,13 +15,14 @@ struct Exact {
 Exact exact_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                       const at::Tensor& positions);
 
-/// What one head's cache returns at each probe: decoded tokens where the history has them, captured ones elsewhere.
+/// What one head's cache returns at each probe: decoded tokens where the history has them, captured
+/// ones elsewhere.
 struct HeadCache {
-  at::Tensor k, v;               // [T, d] captured, float64
-  at::Tensor k_read, v_read;     // [n, d] decoded tokens [begin, begin + n), float64; undefined: none
+  at::Tensor k, v;            // [T, d] captured, float64
+  at::Tensor k_read, v_read;  // [n, d] decoded tokens [begin, begin + n), float64; undefined: none
   int64_t begin = 0;
-  at::Tensor key_boundary;       // int64 [P]: tokens [begin, boundary) are read decoded
-  at::Tensor value_boundary;     // int64 [P]
+  at::Tensor key_boundary;    // int64 [P]: tokens [begin, boundary) are read decoded
+  at::Tensor value_boundary;  // int64 [P]
 };
 
 /// Attention through the cache. The error vectors add up to output − exact.output exactly.

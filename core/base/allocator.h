@@ -2,9 +2,10 @@
 
 namespace kvlab {
 
-/// Tells the C library to give every block of 8 MiB or more pages of its own and smaller ones a heap that stays. By
-/// default it keeps freed tensors of up to 32 MiB in a heap that fragments: peak memory of a 32,768-token layer was
-/// 1.4 GB in place of 0.5 GB. Call once, at the start of a program.
+/// Tells the C library to give every block of 8 MiB or more pages of its own and smaller ones a
+/// heap that stays. By default it keeps freed tensors of up to 32 MiB in a heap that fragments:
+/// peak memory of a 32,768-token layer was 1.4 GB in place of 0.5 GB. Call once, at the start of a
+/// program.
 void keep_memory_low();
 
 }  // namespace kvlab

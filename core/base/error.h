@@ -6,14 +6,16 @@
 
 namespace kvlab {
 
-/// A wrong command, file or input: one sentence that names the place, what was expected and what was found.
-/// The command line prints it and ends with exit code 2. The library never prints and never exits.
+/// A wrong command, file or input: one sentence that names the place, what was expected and what
+/// was found. The command line prints it and ends with exit code 2. The library never prints and
+/// never exits.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// A combination that a method, codec or backend cannot take. In a run it is a row with status `unsupported`.
+/// A combination that a method, codec or backend cannot take. In a run it is a row with status
+/// `unsupported`.
 class Unsupported : public Error {
  public:
   using Error::Error;
@@ -27,7 +29,8 @@ struct Problem {
   std::string message;
 };
 
-/// All mistakes of an experiment or method file at once; what() is one "file:line:column: message" a line.
+/// All mistakes of an experiment or method file at once; what() is one "file:line:column: message"
+/// a line.
 class ConfigError : public Error {
  public:
   explicit ConfigError(std::vector<Problem> problems);

@@ -15,8 +15,8 @@ const nlohmann::json& at(const Settings& settings, const std::string& key) {
 
 Settings below(const Settings& settings, const std::string& prefix) {
   Settings result;
-  for (auto it = settings.lower_bound(prefix); it != settings.end() && it->first.starts_with(prefix);
-       ++it) {
+  for (auto it = settings.lower_bound(prefix);
+       it != settings.end() && it->first.starts_with(prefix); ++it) {
     result.emplace(it->first.substr(prefix.size()), it->second);
   }
   return result;

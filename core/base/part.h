@@ -11,14 +11,16 @@
 
 namespace kvlab {
 
-/// Dotted key to scalar (bool, integer, real, string): the flat form of a recipe or of a part of one.
-/// A whole recipe has keys such as "key.codec.bits"; a side of it "codec.bits"; a codec's own "bits".
+/// Dotted key to scalar (bool, integer, real, string): the flat form of a recipe or of a part of
+/// one. A whole recipe has keys such as "key.codec.bits"; a side of it "codec.bits"; a codec's own
+/// "bits".
 using Settings = std::map<std::string, nlohmann::json>;
 
 /// The settings below `prefix` (which ends in a dot), with the prefix taken off.
 Settings below(const Settings& settings, const std::string& prefix);
 
-/// Typed reads. Throw std::logic_error where the key is missing: the schema fills every default before.
+/// Typed reads. Throw std::logic_error where the key is missing: the schema fills every default
+/// before.
 int64_t get_int(const Settings& settings, const std::string& key);
 double get_real(const Settings& settings, const std::string& key);
 bool get_bool(const Settings& settings, const std::string& key);
@@ -42,16 +44,18 @@ struct Param {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
   std::string help = {};
-  /// Whether the parameter means anything beside the other settings of its owner's side (for a codec: of the codec).
-  /// A parameter that does not is dropped from the resolved recipe. Empty: always.
+  /// Whether the parameter means anything beside the other settings of its owner's side (for a
+  /// codec: of the codec). A parameter that does not is dropped from the resolved recipe. Empty:
+  /// always.
   std::function<bool(const Settings&)> used = {};
-  /// A reason why the parameter changes no result although it is used ("no effect by algebra: …"), given the side's
-  /// settings and the head size. Empty: it does have an effect.
+  /// A reason why the parameter changes no result although it is used ("no effect by algebra: …"),
+  /// given the side's settings and the head size. Empty: it does have an effect.
   std::function<std::optional<std::string>(const Settings& side, int64_t head_dim)> no_effect = {};
 };
 
-/// A named choice within a family ("codec", "rotate", "center", "token_scale"), with its own parameters.
-/// Parameters of a codec are read below "codec.", those of the others stand beside the choice itself.
+/// A named choice within a family ("codec", "rotate", "center", "token_scale"), with its own
+/// parameters. Parameters of a codec are read below "codec.", those of the others stand beside the
+/// choice itself.
 struct Part {
   std::string family;
   std::string name;
@@ -63,7 +67,8 @@ struct Part {
   bool calibrated = false;
   /// Draws random numbers: results depend on the cell's seed.
   bool uses_seed = false;
-  /// A sentence why these settings of a side cannot be had at this head size; nothing where they can.
+  /// A sentence why these settings of a side cannot be had at this head size; nothing where they
+  /// can.
   std::function<std::optional<std::string>(const Settings& side, int64_t head_dim)> refuse = {};
 };
 

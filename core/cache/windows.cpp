@@ -22,7 +22,10 @@ Windows::Windows(const Settings& recipe, int64_t tokens) : tokens_(tokens) {
   recent_ = get_int(recipe, "window.recent");
   begin_ = std::min(sink_, tokens);
   const std::string flush = get_text(recipe, "window.flush");
-  flush_ = flush == "full" ? Flush::full : flush == "kivi" ? Flush::kivi : flush == "ring" ? Flush::ring : Flush::block;
+  flush_ = flush == "full"   ? Flush::full
+           : flush == "kivi" ? Flush::kivi
+           : flush == "ring" ? Flush::ring
+                             : Flush::block;
   if (recent_ == 0 && (flush_ == Flush::full || flush_ == Flush::kivi)) flush_ = Flush::block;
   unit_ = flush_ == Flush::ring && group_ == 1 ? 8 : group_;
 }

@@ -22,7 +22,8 @@ class Windows {
   /// At step p (the cache holds tokens 0..p) tokens [begin, boundary) are read quantized.
   int64_t boundary(Side side, int64_t p) const;
 
-  /// Tokens quantized together: the least common multiple of the per-channel groups, 1 where there are none.
+  /// Tokens quantized together: the least common multiple of the per-channel groups, 1 where there
+  /// are none.
   int64_t group() const { return group_; }
 
   /// End of the last complete group: errors are measured over [begin, span_end).

@@ -35,8 +35,7 @@ at::Tensor causal_output(const at::Tensor& q, const at::Tensor& k, const at::Ten
   std::vector<at::Tensor> outputs;
   for (int64_t first = 0; first < q.size(0); first += block) {
     const int64_t count = std::min(block, q.size(0) - first);
-    const at::Tensor hidden =
-        token.unsqueeze(0).gt(positions.narrow(0, first, count).unsqueeze(1));
+    const at::Tensor hidden = token.unsqueeze(0).gt(positions.narrow(0, first, count).unsqueeze(1));
     at::Tensor logits = q.narrow(0, first, count).matmul(k.t()).mul_(scale);
     logits.masked_fill_(hidden, -std::numeric_limits<double>::infinity());
     outputs.push_back(logits.softmax(-1).matmul(v));
@@ -52,8 +51,8 @@ at::Tensor output_covariance(const data::Sample& sample, int64_t head) {
     for (int64_t b = 0; b < sample.batch(); ++b) {
       const auto wide = [&](const at::Tensor& x, int64_t h) { return x[b][h].to(at::kDouble); };
       const at::Tensor output =
-          causal_output(wide(sample.q, head * group + j), wide(sample.k, head), wide(sample.v, head),
-                        sample.positions);
+          causal_output(wide(sample.q, head * group + j), wide(sample.k, head),
+                        wide(sample.v, head), sample.positions);
       const at::Tensor one = output.t().matmul(output);
       product = product.defined() ? product + one : one;
     }

@@ -9,15 +9,17 @@ namespace kvlab::calibrate {
 /// Which side a covariance is for, and where its formula comes from (contract section 4.4).
 enum class Form { code, paper };
 
-/// C_Q,h = Q_hᵀQ_h/rows over the query heads of each KV head, not centred: float64 [Hkv, d, d]. Keys use it in both
-/// forms (the mean over query heads is the same number).
+/// C_Q,h = Q_hᵀQ_h/rows over the query heads of each KV head, not centred: float64 [Hkv, d, d].
+/// Keys use it in both forms (the mean over query heads is the same number).
 at::Tensor query_covariance(const data::Sample& sample);
 
-/// C_S,h: float64 [Hkv, d, d]. Form::code: V_hᵀ·diag(w)·V_h/n with w_t ∝ k_tᵀC_Q,h k_t and Σw = n. Form::paper: the
-/// mean over query heads of OᵀO/N, O the causal attention output of the captured queries.
+/// C_S,h: float64 [Hkv, d, d]. Form::code: V_hᵀ·diag(w)·V_h/n with w_t ∝ k_tᵀC_Q,h k_t and Σw = n.
+/// Form::paper: the mean over query heads of OᵀO/N, O the causal attention output of the captured
+/// queries.
 at::Tensor value_covariance(const data::Sample& sample, Form form);
 
-/// Eigenvectors as columns, ascending in eigenvalue, each column's entry of largest magnitude positive.
+/// Eigenvectors as columns, ascending in eigenvalue, each column's entry of largest magnitude
+/// positive.
 at::Tensor eigenvectors(const at::Tensor& covariance);
 
 /// U, U·H or U·H·P for each matrix of covariance [n, d, d].

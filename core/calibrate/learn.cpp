@@ -111,8 +111,8 @@ class HeadLearner {
     return sum / static_cast<double>(held_out_.sequences());
   }
 
-  /// In float64, and pulled to the nearest orthogonal matrix by a Newton–Schulz step: the error of a base that was
-  /// stored in float32 is squared.
+  /// In float64, and pulled to the nearest orthogonal matrix by a Newton–Schulz step: the error of
+  /// a base that was stored in float32 is squared.
   at::Tensor present() const {
     const at::Tensor generator = generator_.to(at::kDouble);
     const at::Tensor r = at::mm(base_, (generator - generator.t()).matrix_exp());
@@ -133,8 +133,9 @@ class HeadLearner {
   bool kept_ = false;
 };
 
-/// Calls fn(head) for all heads, on as many threads as libtorch may use here. Operations within run on one thread each,
-/// whatever that number is: learning is chaotic, so a sum taken in another order would end elsewhere.
+/// Calls fn(head) for all heads, on as many threads as libtorch may use here. Operations within run
+/// on one thread each, whatever that number is: learning is chaotic, so a sum taken in another
+/// order would end elsewhere.
 template <class Fn>
 void for_each_head(int64_t heads, const Fn& fn) {
   const int threads = at::get_num_threads();
@@ -221,7 +222,8 @@ LearnSettings LearnSettings::from(const Settings& calibrate) {
   return settings;
 }
 
-Learned learn(const LearnInput& input, const LearnSettings& settings, const LearnProgress& progress) {
+Learned learn(const LearnInput& input, const LearnSettings& settings,
+              const LearnProgress& progress) {
   if (input.train.empty() || input.held_out.empty()) {
     throw Unsupported("learning a rotation needs at least one training and one held-out sequence");
   }

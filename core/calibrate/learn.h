@@ -8,20 +8,21 @@
 
 namespace kvlab::calibrate {
 
-/// Settings of learning, from the recipe's `calibrate.` keys (methods.md section 8 has OptR's own values).
+/// Settings of learning, from the recipe's `calibrate.` keys (methods.md section 8 has OptR's own
+/// values).
 struct LearnSettings {
   int64_t tokens = 1024;  // of the calibration sample, training and held-out parts together
   int64_t steps = 80;
   double lr = 0.02;
-  double lambda = 1.0;    // weight of the post-W_O error beside the KL
-  double margin = 0.0;    // a head is kept where held-out loss < base·(1 − margin)
+  double lambda = 1.0;  // weight of the post-W_O error beside the KL
+  double margin = 0.0;  // a head is kept where held-out loss < base·(1 − margin)
   int64_t check_every = 20;
   int64_t queries = 64;  // the last positions of each sequence
   int64_t bits = 2;
   int64_t group = 128;
   double clip_key = 0.96;
   double clip_value = 0.92;
-  int64_t sink = 64;    // tokens kept exact at the start of each sequence
+  int64_t sink = 64;     // tokens kept exact at the start of each sequence
   int64_t recent = 256;  // and at its end
 
   static LearnSettings from(const Settings& calibrate);
@@ -35,15 +36,17 @@ struct Sequence {
 struct LearnInput {
   std::vector<Sequence> train;
   std::vector<Sequence> held_out;
-  at::Tensor w_o;         // [D, Hq·d] float32; undefined: the error before W_O is used
-  at::Tensor center;      // [Hkv, d] float32, or undefined
-  at::Tensor base_key;    // float64 [1 or Hkv, d, d]; undefined: keys are not learned (and taken exact)
+  at::Tensor w_o;     // [D, Hq·d] float32; undefined: the error before W_O is used
+  at::Tensor center;  // [Hkv, d] float32, or undefined
+  at::Tensor
+      base_key;  // float64 [1 or Hkv, d, d]; undefined: keys are not learned (and taken exact)
   at::Tensor base_value;  // likewise for values
 };
 
 /// What learning leaves behind for one side. Losses are per KV head on the held-out sequences.
 struct LearnedSide {
-  at::Tensor rotation;   // float64 [Hkv, d, d], orthogonal to 1e-6; the base where a head did not improve
+  at::Tensor
+      rotation;  // float64 [Hkv, d, d], orthogonal to 1e-6; the base where a head did not improve
   at::Tensor base_loss;  // float64 [Hkv]
   at::Tensor loss;       // float64 [Hkv], never above base_loss
   at::Tensor kept;       // bool [Hkv]: the learned rotation replaced the base
@@ -57,8 +60,10 @@ struct Learned {
 /// Called after each step with steps done and steps in all; may throw to stop.
 using LearnProgress = std::function<void(int64_t done, int64_t all)>;
 
-/// Learns R = R_base·expm(A − Aᵀ) per KV head with Adam, keys first, then values with the keys at their optimum
-/// (arXiv:2608.02691; methods.md section 8). Throws Unsupported where the sequences are too short for the windows.
-Learned learn(const LearnInput& input, const LearnSettings& settings, const LearnProgress& progress);
+/// Learns R = R_base·expm(A − Aᵀ) per KV head with Adam, keys first, then values with the keys at
+/// their optimum (arXiv:2608.02691; methods.md section 8). Throws Unsupported where the sequences
+/// are too short for the windows.
+Learned learn(const LearnInput& input, const LearnSettings& settings,
+              const LearnProgress& progress);
 
 }  // namespace kvlab::calibrate

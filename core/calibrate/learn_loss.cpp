@@ -32,13 +32,15 @@ at::Tensor head_rotation(const at::Tensor& rotation, int64_t head) {
 HeadLoss::HeadLoss(const LearnInput& input, const std::vector<Sequence>& sequences,
                    const LearnSettings& settings, int64_t head)
     : settings_(settings) {
-  if (sequences.empty()) throw Unsupported("learning a rotation needs training and held-out tokens");
+  if (sequences.empty())
+    throw Unsupported("learning a rotation needs training and held-out tokens");
   const at::Tensor& q = sequences.front().q;
   const int64_t d = q.size(2);
   query_heads_ = q.size(0) / sequences.front().k.size(0);
   if (d % std::min(settings.group, d) != 0) {
-    throw Unsupported(fmt::format("a learning group of {} channels does not divide the head dimension {}",
-                                  settings.group, d));
+    throw Unsupported(
+        fmt::format("a learning group of {} channels does not divide the head dimension {}",
+                    settings.group, d));
   }
   if (input.w_o.defined()) {
     width_ = input.w_o.size(0);
@@ -55,8 +57,7 @@ HeadLoss::HeadLoss(const LearnInput& input, const std::vector<Sequence>& sequenc
 HeadLoss::Part HeadLoss::prepare(const LearnInput& input, const Sequence& sequence,
                                  int64_t head) const {
   const int64_t length = sequence.k.size(1);
-  const int64_t needed =
-      std::max(settings_.sink + settings_.recent + kFewest, settings_.queries);
+  const int64_t needed = std::max(settings_.sink + settings_.recent + kFewest, settings_.queries);
   if (length < needed) {
     throw Unsupported(fmt::format(
         "a learning sequence of {} tokens is too short: sink {}, recent {} and {} queries need {}",
@@ -69,16 +70,15 @@ HeadLoss::Part HeadLoss::prepare(const LearnInput& input, const Sequence& sequen
 
   const at::Tensor last = sequence.q.slice(0, head * query_heads_, (head + 1) * query_heads_)
                               .slice(1, length - queries);
-  const at::Tensor q = last.reshape({query_heads_ * queries, d}).to(at::kDouble) /
-                       std::sqrt(static_cast<double>(d));
+  const at::Tensor q =
+      last.reshape({query_heads_ * queries, d}).to(at::kDouble) / std::sqrt(static_cast<double>(d));
   at::Tensor k = sequence.k.select(0, head).to(at::kDouble);
   if (input.center.defined()) k = k - input.center.select(0, head);
   const at::Tensor v = sequence.v.select(0, head).to(at::kDouble);
 
   const int64_t end = length - settings_.recent;
-  const at::Tensor future = at::ones({queries, length}, at::kBool)
-                                .triu(length - queries + 1)
-                                .repeat({query_heads_, 1});
+  const at::Tensor future =
+      at::ones({queries, length}, at::kBool).triu(length - queries + 1).repeat({query_heads_, 1});
   const at::Tensor all = at::mm(q, k.t()).masked_fill_(future, kMasked);
   const at::Tensor log_sum = all.logsumexp(-1, /*keepdim=*/true);
   const at::Tensor log_p = all - log_sum;
@@ -98,7 +98,8 @@ HeadLoss::Part HeadLoss::prepare(const LearnInput& input, const Sequence& sequen
   return part;
 }
 
-/// Attention where only scores between the windows differ from the exact ones: all others follow from constants.
+/// Attention where only scores between the windows differ from the exact ones: all others follow
+/// from constants.
 struct HeadLoss::Attention {
   at::Tensor above;   // [rows, n] scores less the exact log-sum-exp
   at::Tensor p;       // [rows, n]
@@ -120,12 +121,12 @@ HeadLoss::Attention HeadLoss::attend(const Part& part, const at::Tensor& scores)
   return a;
 }
 
-/// The key loss from the scores [rows, n], with its gradient in closed form: autograd would keep and pass a dozen
-/// tensors of that size.
+/// The key loss from the scores [rows, n], with its gradient in closed form: autograd would keep
+/// and pass a dozen tensors of that size.
 class HeadLoss::KeyLoss : public torch::autograd::Function<HeadLoss::KeyLoss> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& scores, const HeadLoss* head,
-                            const Part* part) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& scores,
+                            const HeadLoss* head, const Part* part) {
     const Attention a = attend(*part, scores);
     const auto rows = static_cast<double>(scores.size(0));
     const at::Tensor divergence =
@@ -181,8 +182,8 @@ void HeadLoss::fix_keys(const at::Tensor& rotation) {
 at::Tensor HeadLoss::value(size_t sequence, const at::Tensor& rotation) const {
   const Part& part = parts_[sequence];
   const at::Tensor decoded = quantized(part.value, rotation, settings_.clip_value);
-  const at::Tensor error = at::mm(at::mm(part.reading, decoded), rotation.t()) -
-                           at::mm(part.reading, part.value);
+  const at::Tensor error =
+      at::mm(at::mm(part.reading, decoded), rotation.t()) - at::mm(part.reading, part.value);
   return (times_gram(error) * error).sum() / static_cast<double>(error.size(0) * width_);
 }
 

@@ -8,8 +8,9 @@
 
 namespace kvlab::calibrate {
 
-/// OptR's losses of one KV head on some sequences: float32, differentiable in the rotation. Only the last `queries`
-/// rows of attention are formed, and only tokens between the exact windows are quantized; all else is computed once.
+/// OptR's losses of one KV head on some sequences: float32, differentiable in the rotation. Only
+/// the last `queries` rows of attention are formed, and only tokens between the exact windows are
+/// quantized; all else is computed once.
 ///
 /// rows = (Hq/Hkv)·queries, query heads one after the other; n = L − sink − recent.
 class HeadLoss {
@@ -23,7 +24,8 @@ class HeadLoss {
   /// Mean over queries and query heads of KL(p ‖ p_q) + λ·mean(((p_q − p)·V·W_Oᵀ)²), one sequence.
   at::Tensor key(size_t sequence, const at::Tensor& rotation) const;
 
-  /// Values from here on are read with the attention of keys quantized under this rotation (until then exact).
+  /// Values from here on are read with the attention of keys quantized under this rotation (until
+  /// then exact).
   void fix_keys(const at::Tensor& rotation);
 
   /// Mean over queries and query heads of mean((p_q·(Ṽ − V)·W_Oᵀ)²), one sequence.
@@ -31,13 +33,14 @@ class HeadLoss {
 
  private:
   struct Part {
-    at::Tensor q;           // [rows, d], divided by √d
-    at::Tensor log_sum;     // [rows, 1] log-sum-exp of the exact scores
-    at::Tensor log_p, p;    // [rows, n] exact attention on the tokens between the windows
-    at::Tensor mass;        // [rows, 1] of the exact attention outside them
-    at::Tensor outside;     // [rows, d] what it reads there, p·V
-    at::Tensor output;      // [rows, d] p·V over all tokens
-    at::Tensor future;      // [rows, n] bool, undefined where no query lies before the end of the n tokens
+    at::Tensor q;         // [rows, d], divided by √d
+    at::Tensor log_sum;   // [rows, 1] log-sum-exp of the exact scores
+    at::Tensor log_p, p;  // [rows, n] exact attention on the tokens between the windows
+    at::Tensor mass;      // [rows, 1] of the exact attention outside them
+    at::Tensor outside;   // [rows, d] what it reads there, p·V
+    at::Tensor output;    // [rows, d] p·V over all tokens
+    at::Tensor
+        future;  // [rows, n] bool, undefined where no query lies before the end of the n tokens
     at::Tensor key, value;  // [n, d] between the windows, keys centred
     at::Tensor reading;     // [rows, n] the attention that values are learned with
   };

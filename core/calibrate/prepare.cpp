@@ -31,8 +31,9 @@ struct Context {
     if (!calibration) throw Error(fmt::format("{} needs a calibration set", what));
     std::shared_ptr<const data::Sample> found = calibration->load();
     if (found->kv_heads() != kv_heads || found->head_dim() != head_dim) {
-      throw Error(fmt::format("the calibration set has {} KV heads of {} channels, the data {} of {}",
-                              found->kv_heads(), found->head_dim(), kv_heads, head_dim));
+      throw Error(
+          fmt::format("the calibration set has {} KV heads of {} channels, the data {} of {}",
+                      found->kv_heads(), found->head_dim(), kv_heads, head_dim));
     }
     return found;
   }
@@ -61,8 +62,11 @@ at::Tensor covariance_rotation_of(const Context& context, const Settings& side, 
   const bool hadamard = kind == "covariance_hadamard";
   const bool reversal = hadamard && get_bool(side, "bit_reversal");
   const std::string name = which == Which::key ? "key" : "value";
-  const nlohmann::json what = {{"rotation", kind}, {"side", name},          {"form", form},
-                               {"scope", scope},   {"bit_reversal", reversal}};
+  const nlohmann::json what = {{"rotation", kind},
+                               {"side", name},
+                               {"form", form},
+                               {"scope", scope},
+                               {"bit_reversal", reversal}};
   const auto layer = context.store.get(context.key(what), context.layer, [&] {
     const auto sample = context.sample("a covariance rotation");
     const at::Tensor covariance =
@@ -139,7 +143,8 @@ struct Rotation {
   bool keep = false;  // stored with the cell
 };
 
-Rotation rotation_of(const Context& context, const Settings& side, Which which, Prepared& prepared) {
+Rotation rotation_of(const Context& context, const Settings& side, Which which,
+                     Prepared& prepared) {
   const std::string rotate = get_text(side, "rotate");
   if (rotate == "none") return {};
   if (rotate == "hadamard") return {transform::hadamard(context.head_dim).unsqueeze(0), false};
@@ -179,22 +184,26 @@ void take_file(const Context& context, const std::string& path, Which which, at:
   }
   const int64_t heads = side.rotation.size(0);
   if (side.rotation.size(1) != context.head_dim || (heads != 1 && heads != context.kv_heads)) {
-    throw Error(fmt::format("{}: the rotation of layer {} is [{}], the data has {} KV heads of {} channels", path,
-                            context.layer, fmt::join(side.rotation.sizes().vec(), ", "), context.kv_heads,
-                            context.head_dim));
+    throw Error(
+        fmt::format("{}: the rotation of layer {} is [{}], the data has {} KV heads of {} channels",
+                    path, context.layer, fmt::join(side.rotation.sizes().vec(), ", "),
+                    context.kv_heads, context.head_dim));
   }
   rotation = {side.rotation, true};
   if (!side.center.defined()) return;
   if (side.center.sizes() != at::IntArrayRef({context.kv_heads, context.head_dim})) {
-    throw Error(fmt::format("{}: the centre of layer {} is [{}], the data has {} KV heads of {} channels", path,
-                            context.layer, fmt::join(side.center.sizes().vec(), ", "), context.kv_heads,
-                            context.head_dim));
+    throw Error(
+        fmt::format("{}: the centre of layer {} is [{}], the data has {} KV heads of {} channels",
+                    path, context.layer, fmt::join(side.center.sizes().vec(), ", "),
+                    context.kv_heads, context.head_dim));
   }
   center = side.center;
 }
 
-/// Ascending |x| over all calibration values of each KV head, as they enter the codec, at index int(ratio·n): [Hkv].
-at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side, double ratio, Which which) {
+/// Ascending |x| over all calibration values of each KV head, as they enter the codec, at index
+/// int(ratio·n): [Hkv].
+at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side, double ratio,
+                                Which which) {
   const auto sample = context.sample("clip_source: calibrated");
   const at::Tensor& x = tensor_of(*sample, which);
   const at::Tensor scales = side.transform.scales(x);
@@ -202,7 +211,8 @@ at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side
   for (int64_t head = 0; head < context.kv_heads; ++head) {
     std::vector<at::Tensor> all;
     for (int64_t b = 0; b < x.size(0); ++b) {
-      const at::Tensor scale = scales.defined() ? scales[b][scales.size(1) == 1 ? 0 : head] : at::Tensor();
+      const at::Tensor scale =
+          scales.defined() ? scales[b][scales.size(1) == 1 ? 0 : head] : at::Tensor();
       all.push_back(side.transform.forward(x[b][head], head, scale).abs().flatten());
     }
     const at::Tensor values = at::cat(all);
@@ -238,9 +248,9 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
 
 }  // namespace
 
-Prepared prepare(const method::Recipe& recipe, int64_t kv_heads, int64_t head_dim, int64_t layer, int64_t seed,
-                 const std::optional<CalibrationSample>& calibration, CalibrationStore& store,
-                 const Progress& progress) {
+Prepared prepare(const method::Recipe& recipe, int64_t kv_heads, int64_t head_dim, int64_t layer,
+                 int64_t seed, const std::optional<CalibrationSample>& calibration,
+                 CalibrationStore& store, const Progress& progress) {
   const Context context{recipe, kv_heads, head_dim, layer, seed, calibration, store, progress};
   Prepared prepared;
   prepared.key = prepare_side(context, Which::key, prepared);

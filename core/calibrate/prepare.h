@@ -22,18 +22,21 @@ struct PreparedSide {
   transform::Transform transform{{}, {}, {}};
   std::unique_ptr<quant::Codec> codec;  // null: passthrough
   at::Tensor threshold;                 // [Hkv] where clipping is calibrated
-  at::Tensor stored_rotation;           // what `rotation/` of the cell holds; undefined: none, or a Hadamard matrix
+  at::Tensor
+      stored_rotation;  // what `rotation/` of the cell holds; undefined: none, or a Hadamard matrix
 };
 
 /// A method ready to encode one layer.
 struct Prepared {
   PreparedSide key, value;
   std::vector<std::string> notes;  // "learned keys: 5 of 8 heads kept"
-  std::map<std::string, std::vector<double>> records;  // per-head losses and such, stored with the cell
+  std::map<std::string, std::vector<double>>
+      records;  // per-head losses and such, stored with the cell
 };
 
-/// Where finished calibrations are kept: in memory for this process, and as kvlab.rotation/1 files in `folder`, named by
-/// a hash of what they were made from. Safe for several threads: what one makes, others wait for.
+/// Where finished calibrations are kept: in memory for this process, and as kvlab.rotation/1 files
+/// in `folder`, named by a hash of what they were made from. Safe for several threads: what one
+/// makes, others wait for.
 class CalibrationStore {
  public:
   /// An empty folder name keeps nothing on disk.
@@ -49,7 +52,8 @@ class CalibrationStore {
   std::unique_ptr<State> state_;
 };
 
-/// A calibration sample, loaded when something has to be made from it, and the hash that stands for it.
+/// A calibration sample, loaded when something has to be made from it, and the hash that stands for
+/// it.
 struct CalibrationSample {
   std::function<std::shared_ptr<const data::Sample>()> load;
   std::string content;
@@ -58,10 +62,11 @@ struct CalibrationSample {
 /// Called while something is learned: steps done and in all. May throw to stop.
 using Progress = std::function<void(int64_t done, int64_t all)>;
 
-/// Makes rotations, centres, thresholds and codecs of a recipe for one layer of a model with these heads.
-/// Throws Unsupported where the recipe cannot serve the head size, Error where calibration is missing or does not fit.
-Prepared prepare(const method::Recipe& recipe, int64_t kv_heads, int64_t head_dim, int64_t layer, int64_t seed,
-                 const std::optional<CalibrationSample>& calibration, CalibrationStore& store,
-                 const Progress& progress);
+/// Makes rotations, centres, thresholds and codecs of a recipe for one layer of a model with these
+/// heads. Throws Unsupported where the recipe cannot serve the head size, Error where calibration
+/// is missing or does not fit.
+Prepared prepare(const method::Recipe& recipe, int64_t kv_heads, int64_t head_dim, int64_t layer,
+                 int64_t seed, const std::optional<CalibrationSample>& calibration,
+                 CalibrationStore& store, const Progress& progress);
 
 }  // namespace kvlab::calibrate

@@ -41,8 +41,7 @@ void check(const h5::File& file, const std::string& path, const at::Tensor& rota
                      fmt::join(rotation.sizes().vec(), ", ")));
   }
   const at::Tensor product = rotation.transpose(1, 2).matmul(rotation);
-  const double off =
-      (product - at::eye(rotation.size(2), at::kDouble)).abs().max().item<double>();
+  const double off = (product - at::eye(rotation.size(2), at::kDouble)).abs().max().item<double>();
   if (!(off < 1e-3)) fail(fmt::format("the rotation is not orthogonal: RᵀR is off by {:.3g}", off));
 }
 
@@ -76,7 +75,8 @@ RotationFile read_rotation_file(const std::filesystem::path& path) {
   const h5::File file = h5::File::open(path);
   const auto found = file.attribute_or<std::string>("/", "schema", "");
   if (found != schema) {
-    throw Error(fmt::format("{}: expected a file of schema {}, found '{}'", path.string(), schema, found));
+    throw Error(
+        fmt::format("{}: expected a file of schema {}, found '{}'", path.string(), schema, found));
   }
   RotationFile result;
   result.method = file.attribute_or<std::string>("/", "method", "");

@@ -10,8 +10,8 @@ namespace kvlab::calibrate {
 
 /// One side's tensors of a layer in a kvlab.rotation/1 file. Any of them may be undefined.
 struct RotationSide {
-  at::Tensor rotation;  // float64 [1 or Hkv, d, d]
-  at::Tensor center;    // float32 [Hkv, d]
+  at::Tensor rotation;                      // float64 [1 or Hkv, d, d]
+  at::Tensor center;                        // float32 [Hkv, d]
   std::map<std::string, at::Tensor> extra;  // what else was kept: losses, kept heads
 };
 
@@ -26,8 +26,8 @@ struct RotationFile {
   std::map<int64_t, RotationLayer> layers;
 };
 
-/// Reads a whole file. Throws Error where it is no kvlab.rotation/1 file, shapes do not fit or a rotation is not
-/// orthogonal to 1e-3.
+/// Reads a whole file. Throws Error where it is no kvlab.rotation/1 file, shapes do not fit or a
+/// rotation is not orthogonal to 1e-3.
 RotationFile read_rotation_file(const std::filesystem::path& path);
 
 /// Writes in one step: a temporary file in the same folder, then a rename.

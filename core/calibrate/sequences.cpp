@@ -9,7 +9,8 @@
 namespace kvlab::calibrate {
 namespace {
 
-/// Tokens [first, first + length) of one sequence of the sample, with their RoPE positions as they are.
+/// Tokens [first, first + length) of one sequence of the sample, with their RoPE positions as they
+/// are.
 Sequence slice(const data::Sample& sample, int64_t sequence, int64_t first, int64_t length) {
   const auto cut = [&](const at::Tensor& x) {
     return x[sequence].narrow(1, first, length).to(at::kFloat).contiguous();
@@ -21,7 +22,9 @@ Sequence slice(const data::Sample& sample, int64_t sequence, int64_t first, int6
 
 LearnInput cut_sequences(const data::Sample& sample, const LearnSettings& settings) {
   if (sample.positions.size(0) != sample.tokens()) {
-    throw Unsupported("a learned rotation needs a calibration set with the queries of all positions (probes: all)");
+    throw Unsupported(
+        "a learned rotation needs a calibration set with the queries of all positions (probes: "
+        "all)");
   }
   // The first half is learned from, the second decides which heads keep what was learned.
   const int64_t length = std::min(settings.tokens, sample.tokens()) / 2;

@@ -15,7 +15,8 @@ struct CalibrationStore::State {
   std::set<std::string> under_way;
 };
 
-CalibrationStore::CalibrationStore(std::filesystem::path folder) : state_(std::make_unique<State>()) {
+CalibrationStore::CalibrationStore(std::filesystem::path folder)
+    : state_(std::make_unique<State>()) {
   state_->folder = std::move(folder);
 }
 
@@ -23,8 +24,8 @@ CalibrationStore::~CalibrationStore() = default;
 
 namespace {
 
-std::shared_ptr<const RotationLayer> from_disk(const std::filesystem::path& path, const std::string& key,
-                                               int64_t layer) {
+std::shared_ptr<const RotationLayer> from_disk(const std::filesystem::path& path,
+                                               const std::string& key, int64_t layer) {
   if (!std::filesystem::exists(path)) return nullptr;
   try {
     RotationFile file = read_rotation_file(path);
@@ -42,7 +43,8 @@ std::shared_ptr<const RotationLayer> CalibrationStore::get(const std::string& ke
                                                            const Make& make) {
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [&] { return state_->under_way.count(key) == 0; });
-  if (const auto found = state_->ready.find(key); found != state_->ready.end()) return found->second;
+  if (const auto found = state_->ready.find(key); found != state_->ready.end())
+    return found->second;
   state_->under_way.insert(key);
   lock.unlock();
 
@@ -54,8 +56,9 @@ std::shared_ptr<const RotationLayer> CalibrationStore::get(const std::string& ke
     return made;
   };
   try {
-    const std::filesystem::path path =
-        state_->folder.empty() ? std::filesystem::path() : state_->folder / (key.substr(0, 32) + ".h5");
+    const std::filesystem::path path = state_->folder.empty()
+                                           ? std::filesystem::path()
+                                           : state_->folder / (key.substr(0, 32) + ".h5");
     std::shared_ptr<const RotationLayer> made;
     if (!path.empty()) made = from_disk(path, key, layer);
     if (!made) {

@@ -29,13 +29,14 @@ void execute(const Arguments& arguments) {
   for (const int64_t layer : info.layers) {
     const auto load = [&] {
       std::vector<std::string> warnings;
-      return std::make_shared<const data::Sample>(data::load_capture(
-          arguments.data, layer, {.placement = "all", .count = 0}, /*allow_nonfinite=*/false, &warnings));
+      return std::make_shared<const data::Sample>(
+          data::load_capture(arguments.data, layer, {.placement = "all", .count = 0},
+                             /*allow_nonfinite=*/false, &warnings));
     };
     const calibrate::CalibrationSample sample{.load = load, .content = info.content};
     const calibrate::Prepared prepared =
-        calibrate::prepare(method::on_layer(preset, layer), info.kv_heads, info.head_dim,
-                           layer, /*seed=*/0, sample, store, [](int64_t, int64_t) {});
+        calibrate::prepare(method::on_layer(preset, layer), info.kv_heads, info.head_dim, layer,
+                           /*seed=*/0, sample, store, [](int64_t, int64_t) {});
     const auto side = [](const calibrate::PreparedSide& from) {
       return calibrate::RotationSide{
           .rotation = from.stored_rotation, .center = from.transform.center(), .extra = {}};
@@ -51,13 +52,18 @@ void execute(const Arguments& arguments) {
 
 void add_calibrate(CLI::App& app, Exit&) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* verb = app.add_subcommand("calibrate", "Make a method's rotations from a capture and keep them in a file");
+  CLI::App* verb = app.add_subcommand(
+      "calibrate", "Make a method's rotations from a capture and keep them in a file");
   verb->add_option("method", arguments->id, "a method that needs calibration")->required();
-  verb->add_option("--data", arguments->data, "capture (kvlab.capture/1) with the queries of all positions")
+  verb->add_option("--data", arguments->data,
+                   "capture (kvlab.capture/1) with the queries of all positions")
       ->required();
-  verb->add_option("--out", arguments->out, "rotation file to write (kvlab.rotation/1)")->required();
-  verb->footer("Example: kvlab calibrate oscar_cov --data datasets/smollm2/calibration.h5 --out oscar_cov.h5\n"
-               "Use it in a recipe as rotate: file:oscar_cov.h5");
+  verb->add_option("--out", arguments->out, "rotation file to write (kvlab.rotation/1)")
+      ->required();
+  verb->footer(
+      "Example: kvlab calibrate oscar_cov --data datasets/smollm2/calibration.h5 --out "
+      "oscar_cov.h5\n"
+      "Use it in a recipe as rotate: file:oscar_cov.h5");
   verb->callback([arguments] { execute(*arguments); });
 }
 

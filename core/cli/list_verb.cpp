@@ -46,19 +46,24 @@ json datasets() {
   for (const Param& param : data::synthetic_params()) {
     if (param.key != "pattern") continue;
     for (const std::string& pattern : param.choices) {
-      list.push_back({{"name", "synthetic " + pattern}, {"help", "source: synthetic, pattern: " + pattern}});
+      list.push_back(
+          {{"name", "synthetic " + pattern}, {"help", "source: synthetic, pattern: " + pattern}});
     }
   }
-  list.push_back({{"name", "capture"},
-                  {"help", "source: capture, path: FILE.h5 (kvlab.capture/1; datasets/capture_hf.py makes one)"}});
+  list.push_back(
+      {{"name", "capture"},
+       {"help",
+        "source: capture, path: FILE.h5 (kvlab.capture/1; datasets/capture_hf.py makes one)"}});
   return list;
 }
 
 json metrics_list() {
   json list = json::array();
   for (const metrics::MetricInfo& metric : metrics::catalog()) {
-    list.push_back(
-        {{"name", metric.name}, {"measure", metric.measure}, {"unit", metric.unit}, {"help", metric.help}});
+    list.push_back({{"name", metric.name},
+                    {"measure", metric.measure},
+                    {"unit", metric.unit},
+                    {"help", metric.help}});
   }
   return list;
 }
@@ -84,7 +89,9 @@ json components() {
   add(transform::transform_parts());
   add(quant::codec_parts());
   for (const char* flush : {"block", "full", "kivi", "ring"}) {
-    list.push_back({{"name", std::string("window.flush: ") + flush}, {"help", "contract section 4.3"}, {"params", ""}});
+    list.push_back({{"name", std::string("window.flush: ") + flush},
+                    {"help", "contract section 4.3"},
+                    {"params", ""}});
   }
   return list;
 }
@@ -94,7 +101,8 @@ std::string cell_text(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// Columns as wide as their widest entry (in bytes: the names are ASCII, help comes last), in the order first seen.
+/// Columns as wide as their widest entry (in bytes: the names are ASCII, help comes last), in the
+/// order first seen.
 void print_text(const json& list, const std::vector<std::string>& columns) {
   std::vector<size_t> widths(columns.size(), 0);
   for (const json& item : list) {
@@ -137,8 +145,11 @@ void show_method(const std::string& id, bool as_json) {
     json all = {{"id", recipe.id},
                 {"title", recipe.title},
                 {"recipe", form},
-                {"source", {{"paper", source.paper}, {"code", source.code}, {"origin", source.origin},
-                            {"differs", source.differs}}},
+                {"source",
+                 {{"paper", source.paper},
+                  {"code", source.code},
+                  {"origin", source.origin},
+                  {"differs", source.differs}}},
                 {"needs_calibration", method::needs_calibration(recipe)}};
     all["published_bits"] = source.published_bits ? json(*source.published_bits) : json();
     fmt::print("{}\n", all.dump(2));
@@ -149,7 +160,8 @@ void show_method(const std::string& id, bool as_json) {
   if (!source.code.empty()) fmt::print("code: {}\n", source.code);
   if (!source.origin.empty()) fmt::print("origin: {}\n", source.origin);
   if (source.published_bits) fmt::print("published bits per element: {}\n", *source.published_bits);
-  fmt::print("needs calibration: {}\n\nrecipe (at d = 128):\n", method::needs_calibration(recipe) ? "yes" : "no");
+  fmt::print("needs calibration: {}\n\nrecipe (at d = 128):\n",
+             method::needs_calibration(recipe) ? "yes" : "no");
   for (const auto& [section, settings] : form.items()) {
     fmt::print("  {}:\n", section);
     for (const auto& [key, value] : settings.items()) {
@@ -158,7 +170,8 @@ void show_method(const std::string& id, bool as_json) {
         continue;
       }
       std::vector<std::string> entries;
-      for (const auto& [name, entry] : value.items()) entries.push_back(name + ": " + cell_text(entry));
+      for (const auto& [name, entry] : value.items())
+        entries.push_back(name + ": " + cell_text(entry));
       fmt::print("    {}: {{{}}}\n", key, join(entries));
     }
   }
@@ -174,8 +187,10 @@ void add_list(CLI::App& app, Exit&) {
     bool as_json = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* verb = app.add_subcommand("list", "List methods, datasets, metrics, backends or components");
-  verb->add_option("what", arguments->what, "methods, datasets, metrics, backends or components")->required();
+  CLI::App* verb =
+      app.add_subcommand("list", "List methods, datasets, metrics, backends or components");
+  verb->add_option("what", arguments->what, "methods, datasets, metrics, backends or components")
+      ->required();
   verb->add_flag("--json", arguments->as_json, "print JSON");
   verb->footer("Example: kvlab list methods");
   verb->callback([arguments] {
@@ -202,7 +217,8 @@ void add_show(CLI::App& app, Exit&) {
     bool as_json = false;
   };
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* verb = app.add_subcommand("show", "Show a method's recipe, its source, and where paper and code differ");
+  CLI::App* verb = app.add_subcommand(
+      "show", "Show a method's recipe, its source, and where paper and code differ");
   verb->add_option("method", arguments->id, "a method of kvlab list methods")->required();
   verb->add_flag("--json", arguments->as_json, "print JSON");
   verb->footer("Example: kvlab show oscar_ots");

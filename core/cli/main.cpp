@@ -30,8 +30,9 @@ int run(int argc, char** argv) {
   CLI::App app("kvlab measures, ablates and races 2-bit KV-cache quantizers.", "kvlab");
   app.set_version_flag("--version", "kvlab 0.1.0, code " + kvlab::code_version());
   app.require_subcommand(1);
-  app.footer("Start with: kvlab run experiments/demo.yaml, then kvlab table results/demo.h5.\n"
-             "kvlab COMMAND --help shows a command's options and an example.");
+  app.footer(
+      "Start with: kvlab run experiments/demo.yaml, then kvlab table results/demo.h5.\n"
+      "kvlab COMMAND --help shows a command's options and an example.");
   kvlab::cli::add_run(app, result);
   kvlab::cli::add_validate(app, result);
   kvlab::cli::add_list(app, result);

@@ -58,7 +58,8 @@ class Progress final : public run::Observer {
   void draw(const std::string& what) {
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     const double rate = finished_ > 0 ? static_cast<double>(finished_) / seconds : 0.0;
-    const double share = to_do_ > 0 ? static_cast<double>(finished_) / static_cast<double>(to_do_) : 1.0;
+    const double share =
+        to_do_ > 0 ? static_cast<double>(finished_) / static_cast<double>(to_do_) : 1.0;
     const auto full = static_cast<size_t>(std::lround(share * 24));
     const std::string left =
         rate > 0 ? duration(static_cast<double>(to_do_ - finished_) / rate) + " left" : "";

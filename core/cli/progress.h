@@ -8,8 +8,8 @@
 
 namespace kvlab::cli {
 
-/// Shows a run on stderr: a bar with rate and time left on a terminal, one line a cell elsewhere, only warnings and
-/// failures where `quiet`.
+/// Shows a run on stderr: a bar with rate and time left on a terminal, one line a cell elsewhere,
+/// only warnings and failures where `quiet`.
 std::unique_ptr<run::Observer> make_progress(bool quiet);
 
 /// "1 h 02 min", "3 min 20 s", "12 s", "0.4 s".

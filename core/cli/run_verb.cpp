@@ -97,11 +97,13 @@ void print_dry_run(const config::Plan& plan, const run::Options& options, bool j
                cell.config["method"].value("window", nlohmann::json::object()).dump(),
                cell.reason.empty() ? "" : "  (" + cell.reason + ")");
   }
-  fmt::print("{} cells, {} rows; about {} and {:.1f} MB of results (estimates)\n", cells.size(), plan.rows.size(),
-             duration(estimate.seconds), static_cast<double>(estimate.bytes) / 1e6);
+  fmt::print("{} cells, {} rows; about {} and {:.1f} MB of results (estimates)\n", cells.size(),
+             plan.rows.size(), duration(estimate.seconds),
+             static_cast<double>(estimate.bytes) / 1e6);
 }
 
-void print_outcome(const run::Outcome& outcome, const std::filesystem::path& output, double seconds, bool json) {
+void print_outcome(const run::Outcome& outcome, const std::filesystem::path& output, double seconds,
+                   bool json) {
   if (json) {
     fmt::print("{}\n", nlohmann::json{{"output", output.string()},
                                       {"complete", outcome.complete},
@@ -155,7 +157,8 @@ void execute(const RunArguments& arguments, Exit& result) {
     const auto progress = make_progress(arguments.no_progress);
     outcome = run::run(experiment, plan, options, *progress, stop_asked);
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   print_outcome(outcome, experiment.output, seconds, arguments.json);
   if (outcome.interrupted) {
     // Cells under way still run on their threads; they are abandoned with the process.
@@ -181,19 +184,23 @@ void add_run(CLI::App& app, Exit& result) {
   verb->add_option("--only", arguments->only, "run only this method (id or label); may be repeated")
       ->take_all()
       ->allow_extra_args(false);
-  verb->add_option("--shard", arguments->shard, "I/N: run the I-th of N parts; kvlab merge joins them");
-  verb->add_flag("--dry-run", arguments->dry_run, "list the cells, estimate time and bytes, run nothing");
+  verb->add_option("--shard", arguments->shard,
+                   "I/N: run the I-th of N parts; kvlab merge joins them");
+  verb->add_flag("--dry-run", arguments->dry_run,
+                 "list the cells, estimate time and bytes, run nothing");
   verb->add_flag("--rerun", arguments->rerun, "compute complete cells again");
   verb->add_flag("--no-progress", arguments->no_progress, "show only warnings and failures");
   verb->add_flag("--json", arguments->json, "print the outcome as JSON");
-  verb->footer("Example: kvlab run experiments/demo.yaml --only kivi --set probes.count=32\n"
-               "A second run continues where an interrupted one stopped.");
+  verb->footer(
+      "Example: kvlab run experiments/demo.yaml --only kivi --set probes.count=32\n"
+      "A second run continues where an interrupted one stopped.");
   verb->callback([arguments, &result] { execute(*arguments, result); });
 }
 
 void add_validate(CLI::App& app, Exit&) {
   auto arguments = std::make_shared<RunArguments>();
-  CLI::App* verb = app.add_subcommand("validate", "Check an experiment file and show every mistake at once");
+  CLI::App* verb =
+      app.add_subcommand("validate", "Check an experiment file and show every mistake at once");
   verb->add_option("experiment", arguments->file, "experiment file (YAML)")->required();
   verb->add_option("--set", arguments->edits, "KEY=VALUE: edit the experiment; VALUE is YAML")
       ->take_all()
@@ -204,7 +211,8 @@ void add_validate(CLI::App& app, Exit&) {
     const config::Plan plan = config::make_plan(experiment, [&](const config::DatasetItem& item) {
       return run::describe(item, experiment.probes);
     });
-    fmt::print("{}: valid, {} cells, {} rows\n", arguments->file, plan.cells.size(), plan.rows.size());
+    fmt::print("{}: valid, {} cells, {} rows\n", arguments->file, plan.cells.size(),
+               plan.rows.size());
   });
 }
 

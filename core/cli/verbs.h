@@ -14,7 +14,8 @@ struct Exit {
   int code = done;
 };
 
-// Each adds one verb to the program; the verb runs when the command line is parsed and sets the exit code.
+// Each adds one verb to the program; the verb runs when the command line is parsed and sets the
+// exit code.
 void add_run(CLI::App& app, Exit& result);
 void add_validate(CLI::App& app, Exit& result);
 void add_list(CLI::App& app, Exit& result);

@@ -82,9 +82,7 @@ std::vector<Param> key_params() {
   return {
       real("key_norm", 17.0, 0.0, kLargestNorm,
            "mean norm of a key: 17 as Llama-2-7B, 6.5 as Qwen3-VL-8B",
-           [](const Settings& item) {
-             return !is_one_of(item, {"modality", "constant"});
-           }),
+           [](const Settings& item) { return !is_one_of(item, {"modality", "constant"}); }),
       real("mean_fraction", 0.9, 0.0, 1.0,
            "share of a key's squared norm that lies in the mean vector of its head", has_mean),
       count("outlier_count", 8, 0, 4096, "outlier channels of a head (at most head_dim)",

@@ -26,7 +26,8 @@ AttentionErrors::AttentionErrors(int64_t sequences, int64_t q_heads, at::Tensor 
       key_(counters(q_heads)),
       value_(counters(q_heads)),
       norm_(counters(q_heads)),
-      vectors_(static_cast<size_t>(sequences), std::vector<Vectors>(static_cast<size_t>(q_heads))) {}
+      vectors_(static_cast<size_t>(sequences), std::vector<Vectors>(static_cast<size_t>(q_heads))) {
+}
 
 void AttentionErrors::add(int64_t sequence, int64_t q_head, const attention::Exact& exact,
                           const attention::Read& read) {

@@ -12,7 +12,8 @@ class AttentionErrors {
   AttentionErrors(int64_t sequences, int64_t q_heads, at::Tensor w_o);
 
   /// Some probes of one query head of one sequence; those of one head come in order.
-  void add(int64_t sequence, int64_t q_head, const attention::Exact& exact, const attention::Read& read);
+  void add(int64_t sequence, int64_t q_head, const attention::Exact& exact,
+           const attention::Read& read);
 
   Arrays finish() const;
 

@@ -11,11 +11,12 @@ SampleContext::SampleContext(data::Sample sample, int64_t budget)
   keep_ = bytes <= budget;
 }
 
-attention::Exact SampleContext::exact(int64_t sequence, int64_t q_head, const at::Tensor& k, const at::Tensor& v,
-                                      int64_t first, int64_t count) const {
+attention::Exact SampleContext::exact(int64_t sequence, int64_t q_head, const at::Tensor& k,
+                                      const at::Tensor& v, int64_t first, int64_t count) const {
   const auto compute = [&](int64_t begin, int64_t n) {
-    return attention::exact_attention(sample_.q[sequence][q_head].narrow(0, begin, n).to(at::kDouble), k, v,
-                                      sample_.positions.narrow(0, begin, n));
+    return attention::exact_attention(
+        sample_.q[sequence][q_head].narrow(0, begin, n).to(at::kDouble), k, v,
+        sample_.positions.narrow(0, begin, n));
   };
   if (!keep_) return compute(first, count);
   const auto index = static_cast<size_t>(sequence * sample_.q_heads() + q_head);

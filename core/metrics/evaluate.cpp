@@ -19,8 +19,8 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 /// One side of a cell: its errors, and the sizes of its buffers.
 class Side {
  public:
-  Side(const calibrate::PreparedSide& prepared, const Settings& settings, const at::Tensor& captured, DType dtype,
-       const Windows& windows)
+  Side(const calibrate::PreparedSide& prepared, const Settings& settings,
+       const at::Tensor& captured, DType dtype, const Windows& windows)
       : prepared_(prepared), settings_(settings), captured_(captured), begin_(windows.begin()) {
     const int64_t batch = captured.size(0);
     const int64_t heads = captured.size(1);
@@ -44,11 +44,13 @@ class Side {
     if (prepared.stored_rotation.defined()) bytes_.rotation = prepared.stored_rotation.numel() * 4;
   }
 
-  /// Encodes and decodes one head of one sequence: float64 [n, d] in captured space; undefined where passthrough.
+  /// Encodes and decodes one head of one sequence: float64 [n, d] in captured space; undefined
+  /// where passthrough.
   at::Tensor decode(int64_t sequence, int64_t head) {
     if (prepared_.passthrough) return {};
     at::Tensor decoded = at::empty({count_, captured_.size(3)}, at::kDouble);
-    // Groups are independent, so a stretch at a time gives the same numbers and keeps temporaries within the cache.
+    // Groups are independent, so a stretch at a time gives the same numbers and keeps temporaries
+    // within the cache.
     const int64_t stretch = bytes_.row_tokens * std::max<int64_t>(1, kStretch / bytes_.row_tokens);
     for (int64_t first = 0; first < count_; first += stretch) {
       const int64_t n = std::min(stretch, count_ - first);
@@ -81,7 +83,8 @@ class Side {
 
   /// A [B, Hkv, n] array over the span as [B, Hkv, T], NaN outside it.
   at::Tensor over_all_tokens(const at::Tensor& array) const {
-    at::Tensor all = at::full({captured_.size(0), captured_.size(1), captured_.size(2)}, nan, at::kDouble);
+    at::Tensor all =
+        at::full({captured_.size(0), captured_.size(1), captured_.size(2)}, nan, at::kDouble);
     all.narrow(2, begin_, count_).copy_(array);
     return all;
   }
@@ -117,11 +120,13 @@ class Side {
   }
 
   /// Tokens [first, first + n) of the span into `decoded`, with their errors, norms and counts.
-  void decode_stretch(int64_t sequence, int64_t head, int64_t first, int64_t n, const at::Tensor& decoded) {
+  void decode_stretch(int64_t sequence, int64_t head, int64_t first, int64_t n,
+                      const at::Tensor& decoded) {
     const at::Tensor x = span()[sequence][head].narrow(0, first, n);
     const auto part = [&](const at::Tensor& of) { return of[sequence][head].narrow(0, first, n); };
     at::Tensor scale;
-    if (scales_.defined()) scale = scales_[sequence][scales_.size(1) == 1 ? 0 : head].narrow(0, first, n);
+    if (scales_.defined())
+      scale = scales_[sequence][scales_.size(1) == 1 ? 0 : head].narrow(0, first, n);
     const at::Tensor entering = prepared_.transform.forward(x, head, scale);
     const quant::Encoded encoded = prepared_.codec->encode(entering.unsqueeze(0), threshold(head));
     count_bytes(encoded);
@@ -143,7 +148,7 @@ class Side {
   at::Tensor scales_;
   at::Tensor squared_error_, squared_, codec_norm_;  // [B, Hkv, n]
   at::Tensor saturated_, nonfinite_;                 // [Hkv]
-  SideBytes bytes_;  // but for the rows that encoding fills
+  SideBytes bytes_;                                  // but for the rows that encoding fills
   int64_t code_bytes_ = 0, param_bytes_ = 0;
 };
 
@@ -172,9 +177,10 @@ struct ProbeLimits {
   at::Tensor positions, key, value;
 };
 
-/// All query heads of one KV head, some probes at a time: temporaries of [probes, T] stay at a few megabytes.
-void attend(const SampleContext& context, attention::HeadCache& cache, const ProbeLimits& limits, int64_t sequence,
-            int64_t head, AttentionErrors& errors) {
+/// All query heads of one KV head, some probes at a time: temporaries of [probes, T] stay at a few
+/// megabytes.
+void attend(const SampleContext& context, attention::HeadCache& cache, const ProbeLimits& limits,
+            int64_t sequence, int64_t head, AttentionErrors& errors) {
   constexpr int64_t kWeights = 1 << 19;
   const data::Sample& sample = context.sample();
   const int64_t probes = sample.positions.size(0);
@@ -189,14 +195,14 @@ void attend(const SampleContext& context, attention::HeadCache& cache, const Pro
       cache.value_boundary = part(limits.value);
       const attention::Exact exact = context.exact(sequence, j, cache.k, cache.v, first, count);
       errors.add(sequence, j, exact,
-                 attention::cached_attention(part(sample.q[sequence][j]).to(at::kDouble), cache, exact,
-                                             part(limits.positions)));
+                 attention::cached_attention(part(sample.q[sequence][j]).to(at::kDouble), cache,
+                                             exact, part(limits.positions)));
     }
   }
 }
 
-void norm_metrics(const data::Sample& sample, const Side& key, const Settings& codec, const Windows& windows,
-                  Arrays& arrays) {
+void norm_metrics(const data::Sample& sample, const Side& key, const Settings& codec,
+                  const Windows& windows, Arrays& arrays) {
   const at::Tensor norms = captured_norms(sample.k);
   arrays.merge(norm_imbalance(norms));
   if (key.passthrough()) {
@@ -209,8 +215,8 @@ void norm_metrics(const data::Sample& sample, const Side& key, const Settings& c
   const auto axis = codec.find("axis");
   const bool per_channel = axis != codec.end() && axis->second == "channel";
   const int64_t block = per_channel ? get_int(codec, "group") : 32;
-  arrays.merge(block_imbalance(norms.narrow(2, windows.begin(), key.count()), key.squared_error(), block,
-                               get_int(codec, "bits")));
+  arrays.merge(block_imbalance(norms.narrow(2, windows.begin(), key.count()), key.squared_error(),
+                               block, get_int(codec, "bits")));
 }
 
 }  // namespace
@@ -246,8 +252,10 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
     arrays["nonfinite"] = key.nonfinite() + value.nonfinite();
   }
   if (measure.count("attention")) arrays.merge(attention_errors.finish());
-  if (measure.count("tni")) norm_metrics(sample, key, below(key_settings, "codec."), windows, arrays);
-  if (measure.count("memory")) arrays.merge(memory(key.bytes(), value.bytes(), windows, sample.tokens()));
+  if (measure.count("tni"))
+    norm_metrics(sample, key, below(key_settings, "codec."), windows, arrays);
+  if (measure.count("memory"))
+    arrays.merge(memory(key.bytes(), value.bytes(), windows, sample.tokens()));
   if (measure.count("tokens")) {
     measured.tokens = attention_errors.by_probe();
     measured.tokens["k_se"] = key.over_all_tokens(key.squared_error());

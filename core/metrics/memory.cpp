@@ -29,7 +29,8 @@ struct Held {
 };
 
 /// What is held at the last step of a cache of this length.
-Held held_at(const SideBytes& key, const SideBytes& value, const cache::Windows& sample_windows, int64_t tokens) {
+Held held_at(const SideBytes& key, const SideBytes& value, const cache::Windows& sample_windows,
+             int64_t tokens) {
   const cache::Windows windows = sample_windows.at_length(tokens);
   Held held;
   held.add(key, windows.boundary(Side::key, tokens - 1) - windows.begin(), tokens);
@@ -41,7 +42,8 @@ double bits(const Held& held) {
   return 8.0 * static_cast<double>(held.all()) / static_cast<double>(held.elements);
 }
 
-double mean_bits(const SideBytes& key, const SideBytes& value, const cache::Windows& windows, int64_t length) {
+double mean_bits(const SideBytes& key, const SideBytes& value, const cache::Windows& windows,
+                 int64_t length) {
   const int64_t cycle = std::min(windows.cycle(), length);
   double sum = 0;
   for (int64_t tokens = length - cycle + 1; tokens <= length; ++tokens) {
@@ -55,12 +57,13 @@ at::Tensor number(int64_t value) { return number(static_cast<double>(value)); }
 
 }  // namespace
 
-Arrays memory(const SideBytes& key, const SideBytes& value, const cache::Windows& windows, int64_t tokens) {
+Arrays memory(const SideBytes& key, const SideBytes& value, const cache::Windows& windows,
+              int64_t tokens) {
   const Held held = held_at(key, value, windows, tokens);
-  const double history_bits =
-      held.history_elements == 0
-          ? std::numeric_limits<double>::quiet_NaN()
-          : 8.0 * static_cast<double>(held.quantized()) / static_cast<double>(held.history_elements);
+  const double history_bits = held.history_elements == 0
+                                  ? std::numeric_limits<double>::quiet_NaN()
+                                  : 8.0 * static_cast<double>(held.quantized()) /
+                                        static_cast<double>(held.history_elements);
   return {
       {"bits_per_element", number(bits(held))},
       {"bits_at_8k", number(mean_bits(key, value, windows, 8192))},

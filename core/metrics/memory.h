@@ -18,7 +18,9 @@ struct SideBytes {
   int64_t rotation = 0;        // bytes of rotations and codebooks
 };
 
-/// bits_per_element, bits_at_*, bits_per_element_hist, bytes_* and rotation_bytes of a cache of `tokens` tokens.
-Arrays memory(const SideBytes& key, const SideBytes& value, const cache::Windows& windows, int64_t tokens);
+/// bits_per_element, bits_at_*, bits_per_element_hist, bytes_* and rotation_bytes of a cache of
+/// `tokens` tokens.
+Arrays memory(const SideBytes& key, const SideBytes& value, const cache::Windows& windows,
+              int64_t tokens);
 
 }  // namespace kvlab::metrics

@@ -26,7 +26,8 @@ Arrays norm_imbalance(const at::Tensor& norms) {
           {"tni_cv", ratio(deviation, mean).mean(0)}};
 }
 
-Arrays block_imbalance(const at::Tensor& norms, const at::Tensor& errors, int64_t block, int64_t bits) {
+Arrays block_imbalance(const at::Tensor& norms, const at::Tensor& errors, int64_t block,
+                       int64_t bits) {
   const int64_t blocks = norms.size(-1) / block;
   if (blocks == 0) {
     const at::Tensor none =

@@ -14,7 +14,8 @@ std::vector<int64_t> last_split(const at::Tensor& x, int64_t rows, int64_t colum
   return sizes;
 }
 
-/// [..., n] of `from`-bit words to [..., n·from/to] of `to`-bit words, both at most 8, one dividing the other.
+/// [..., n] of `from`-bit words to [..., n·from/to] of `to`-bit words, both at most 8, one dividing
+/// the other.
 at::Tensor combine(const at::Tensor& words, int64_t from, int64_t to) {
   const int64_t per = to / from;
   const at::Tensor split = words.reshape(last_split(words, words.size(-1) / per, per));
@@ -23,9 +24,8 @@ at::Tensor combine(const at::Tensor& words, int64_t from, int64_t to) {
 
 at::Tensor separate(const at::Tensor& words, int64_t from, int64_t to) {
   const int64_t per = from / to;
-  const at::Tensor parts = words.unsqueeze(-1)
-                               .bitwise_right_shift(shifts(per, to, words))
-                               .bitwise_and((1 << to) - 1);
+  const at::Tensor parts =
+      words.unsqueeze(-1).bitwise_right_shift(shifts(per, to, words)).bitwise_and((1 << to) - 1);
   std::vector<int64_t> sizes = words.sizes().vec();
   sizes.back() *= per;
   return parts.reshape(sizes);
@@ -37,10 +37,8 @@ at::Tensor pack(const at::Tensor& codes, int64_t bits) {
   if (bits == 8) return codes.clone();
   if (8 % bits == 0) return combine(codes, bits, 8);
   // Widths that do not divide a byte go through single bits.
-  const at::Tensor single = codes.unsqueeze(-1)
-                                .bitwise_right_shift(shifts(bits, 1, codes))
-                                .bitwise_and(1)
-                                .flatten(-2);
+  const at::Tensor single =
+      codes.unsqueeze(-1).bitwise_right_shift(shifts(bits, 1, codes)).bitwise_and(1).flatten(-2);
   return combine(single, 1, 8);
 }
 

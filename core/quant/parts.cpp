@@ -30,7 +30,8 @@ std::optional<std::string> refuse_uniform(const Settings& side, int64_t head_dim
                         !clip_is_calibrated(codec) && get_text(codec, "params") == "fp32" &&
                         (per_token || get_text(codec, "clip_scope") == "group");
   if (half_way) {
-    return "order clipping makes groups symmetric, so that −lo/s of a rounded_zero grid is exactly 1.5 and its rounding "
+    return "order clipping makes groups symmetric, so that −lo/s of a rounded_zero grid is exactly "
+           "1.5 and its rounding "
            "a coin toss in fp32: use params fp16 or bf16, clip_kind range, or grid float_zero";
   }
   return std::nullopt;
@@ -70,29 +71,50 @@ const std::vector<Part>& codec_parts() {
        .help = "equally spaced levels, one scale (and zero) a group",
        .params =
            {
-               {.key = "bits", .type = Type::integer, .fallback = 2, .least = 1, .most = 8,
+               {.key = "bits",
+                .type = Type::integer,
+                .fallback = 2,
+                .least = 1,
+                .most = 8,
                 .help = "bits of a code"},
-               {.key = "axis", .fallback = "token", .choices = {"channel", "token"},
+               {.key = "axis",
+                .fallback = "token",
+                .choices = {"channel", "token"},
                 .help = "what shares the parameters: channel = `group` tokens of one channel, "
                         "token = `group` channels of one token"},
-               {.key = "group", .type = Type::integer, .fallback = 128, .least = 1, .most = 1 << 20,
+               {.key = "group",
+                .type = Type::integer,
+                .fallback = 128,
+                .least = 1,
+                .most = 1 << 20,
                 .help = "elements that share one scale and zero"},
-               {.key = "grid", .fallback = "float_zero",
+               {.key = "grid",
+                .fallback = "float_zero",
                 .choices = {"float_zero", "rounded_zero", "symmetric"},
                 .help = "where the levels lie"},
-               {.key = "zero", .fallback = "value", .choices = {"value", "code_offset"},
+               {.key = "zero",
+                .fallback = "value",
+                .choices = {"value", "code_offset"},
                 .help = "what is stored as zero point: the lowest value, or −lo/s as OSCAR's code",
                 .used = [](const Settings& c) { return get_text(c, "grid") == "float_zero"; }},
-               {.key = "clip", .type = Type::optional_real, .fallback = "none", .least = 0.0,
+               {.key = "clip",
+                .type = Type::optional_real,
+                .fallback = "none",
+                .least = 0.0,
                 .help = "clip ratio; none, 0 and 1 or more are off"},
-               {.key = "clip_kind", .fallback = "order", .choices = {"order", "range"},
+               {.key = "clip_kind",
+                .fallback = "order",
+                .choices = {"order", "range"},
                 .help = "order statistic of |x|, or the group's range times the ratio",
                 .used = clips},
-               {.key = "clip_scope", .fallback = "row", .choices = {"row", "group"},
+               {.key = "clip_scope",
+                .fallback = "row",
+                .choices = {"row", "group"},
                 .help = "threshold of a whole head row, or of each group",
                 .used =
                     [](const Settings& c) { return clips_by_order(c) && !clip_is_calibrated(c); },
-                .no_effect = [](const Settings& side, int64_t head_dim) -> std::optional<std::string> {
+                .no_effect = [](const Settings& side,
+                                int64_t head_dim) -> std::optional<std::string> {
                   const Settings codec = below(side, "codec.");
                   if (get_text(codec, "axis") == "token" &&
                       effective_group(codec, head_dim) == head_dim) {
@@ -100,18 +122,22 @@ const std::vector<Part>& codec_parts() {
                   }
                   return std::nullopt;
                 }},
-               {.key = "clip_source", .fallback = "dynamic", .choices = {"dynamic", "calibrated"},
+               {.key = "clip_source",
+                .fallback = "dynamic",
+                .choices = {"dynamic", "calibrated"},
                 .help = "threshold from the tensor itself, or from the calibration sample",
                 .used = clips_by_order},
-               {.key = "rounding", .fallback = "half_even", .choices = {"half_even", "half_up"},
+               {.key = "rounding",
+                .fallback = "half_even",
+                .choices = {"half_even", "half_up"},
                 .help = "how codes are rounded"},
-               {.key = "params", .fallback = "fp16", .choices = {"fp16", "bf16", "fp32"},
+               {.key = "params",
+                .fallback = "fp16",
+                .choices = {"fp16", "bf16", "fp32"},
                 .help = "type of the stored scale and zero"},
            },
        .refuse = refuse_uniform},
-      {.family = "codec",
-       .name = "passthrough",
-       .help = "the side stays as captured"},
+      {.family = "codec", .name = "passthrough", .help = "the side stays as captured"},
   };
   return parts;
 }

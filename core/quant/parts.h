@@ -6,7 +6,8 @@
 
 namespace kvlab::quant {
 
-/// Every kind of codec that `codec.kind` may name, with its parameters. See CONTRIBUTING.md, "Add a codec".
+/// Every kind of codec that `codec.kind` may name, with its parameters. See CONTRIBUTING.md, "Add a
+/// codec".
 const std::vector<Part>& codec_parts();
 
 /// Whether a codec keeps its side as captured: no transform, no history.

@@ -11,7 +11,8 @@ at::ScalarType scalar_type(DType type);
 /// The largest finite value of a type.
 double largest(DType type);
 
-/// float32 values limited to the finite range of `type` and rounded to it (ties to even); float32 again.
+/// float32 values limited to the finite range of `type` and rounded to it (ties to even); float32
+/// again.
 at::Tensor round_to(const at::Tensor& x, DType type);
 
 }  // namespace kvlab::quant

@@ -12,11 +12,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-/// With u = (x − lo)/s and the code c held at distance r = c − u, the decoded value is x + r·s: the gradient of x is
-/// the output's own, that of s the sum of output times r.
+/// With u = (x − lo)/s and the code c held at distance r = c − u, the decoded value is x + r·s: the
+/// gradient of x is the output's own, that of s the sum of output times r.
 class StraightThrough : public torch::autograd::Function<StraightThrough> {
  public:
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const UniformSpec& spec) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const UniformSpec& spec) {
     const at::Tensor threshold = clip_threshold(x, spec, {});
     const at::Tensor groups = grouped(x, spec);
     const at::Tensor clipped =
@@ -42,8 +43,8 @@ class StraightThrough : public torch::autograd::Function<StraightThrough> {
     const auto [lo, hi] = clipped.aminmax(-1, /*keepdim=*/true);
     const at::Tensor highest = clipped.eq(hi).to(at::kFloat);
     const at::Tensor lowest = clipped.eq(lo).to(at::kFloat);
-    const at::Tensor range = (output * distance).sum(-1, /*keepdim=*/true) /
-                             context->saved_data["steps"].toDouble();
+    const at::Tensor range =
+        (output * distance).sum(-1, /*keepdim=*/true) / context->saved_data["steps"].toDouble();
     at::Tensor gradient = output + highest * (range / highest.sum(-1, /*keepdim=*/true));
     gradient.sub_(lowest * (range / lowest.sum(-1, /*keepdim=*/true)));
     if (threshold.defined()) {

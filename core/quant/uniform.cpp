@@ -113,7 +113,8 @@ at::Tensor order_threshold(const at::Tensor& x, double ratio) {
   return std::get<0>(at::kthvalue(x.detach().abs(), index + 1, -1, /*keepdim=*/true));
 }
 
-at::Tensor clip_threshold(const at::Tensor& x, const UniformSpec& spec, const at::Tensor& calibrated) {
+at::Tensor clip_threshold(const at::Tensor& x, const UniformSpec& spec,
+                          const at::Tensor& calibrated) {
   if (!spec.clip || spec.clip_kind != Spec::ClipKind::order) return {};
   if (spec.clip_calibrated) {
     if (!calibrated.defined()) throw Error("a calibrated clip threshold is missing");
@@ -168,7 +169,8 @@ UniformParams uniform_params(const at::Tensor& groups, const UniformSpec& spec) 
   return params;
 }
 
-at::Tensor uniform_codes(const at::Tensor& groups, const UniformParams& params, const UniformSpec& spec) {
+at::Tensor uniform_codes(const at::Tensor& groups, const UniformParams& params,
+                         const UniformSpec& spec) {
   switch (spec.grid) {
     case Spec::Grid::symmetric:
       return rounded(groups / params.scale, spec.rounding) + symmetric_reach(spec);
@@ -178,12 +180,13 @@ at::Tensor uniform_codes(const at::Tensor& groups, const UniformParams& params, 
       break;
   }
   const at::Tensor divisor = at::where(params.flat, at::ones_like(params.scale), params.scale);
-  const at::Tensor place = spec.code_offset ? groups / divisor + params.zero
-                                            : (groups - params.zero) / divisor;
+  const at::Tensor place =
+      spec.code_offset ? groups / divisor + params.zero : (groups - params.zero) / divisor;
   return rounded(place, spec.rounding).masked_fill(params.flat, 0.0);
 }
 
-at::Tensor uniform_values(const at::Tensor& codes, const UniformParams& params, const UniformSpec& spec) {
+at::Tensor uniform_values(const at::Tensor& codes, const UniformParams& params,
+                          const UniformSpec& spec) {
   switch (spec.grid) {
     case Spec::Grid::symmetric:
       return (codes - symmetric_reach(spec)) * params.scale;

@@ -32,7 +32,8 @@ struct UniformSpec {
   static UniformSpec from(const Settings& codec, int64_t head_dim);
 };
 
-/// Scale and zero of every group, already rounded to their type; float32, shaped to broadcast over the grouped view.
+/// Scale and zero of every group, already rounded to their type; float32, shaped to broadcast over
+/// the grouped view.
 struct UniformParams {
   at::Tensor scale;
   at::Tensor zero;  // lo, −lo/s or the integer zero point; undefined on the symmetric grid
@@ -48,18 +49,21 @@ int64_t group_dim(const UniformSpec& spec);
 /// Ascending |x| over the last dimension at index int(ratio·size), kept as a dimension of 1.
 at::Tensor order_threshold(const at::Tensor& x, double ratio);
 
-/// The threshold of every element of [H, n, d] by the clip rule, broadcastable to it or (ClipScope::group) to the
-/// grouped view; undefined where order clipping is off.
-at::Tensor clip_threshold(const at::Tensor& x, const UniformSpec& spec, const at::Tensor& calibrated);
+/// The threshold of every element of [H, n, d] by the clip rule, broadcastable to it or
+/// (ClipScope::group) to the grouped view; undefined where order clipping is off.
+at::Tensor clip_threshold(const at::Tensor& x, const UniformSpec& spec,
+                          const at::Tensor& calibrated);
 
 /// Parameters of clipped, grouped values.
 UniformParams uniform_params(const at::Tensor& groups, const UniformSpec& spec);
 
 /// Codes as float32, rounded but not clamped; 0-based (symmetric codes are shifted by M).
-at::Tensor uniform_codes(const at::Tensor& groups, const UniformParams& params, const UniformSpec& spec);
+at::Tensor uniform_codes(const at::Tensor& groups, const UniformParams& params,
+                         const UniformSpec& spec);
 
 /// Values of (clamped) codes.
-at::Tensor uniform_values(const at::Tensor& codes, const UniformParams& params, const UniformSpec& spec);
+at::Tensor uniform_values(const at::Tensor& codes, const UniformParams& params,
+                          const UniformSpec& spec);
 
 /// The largest code: 2^bits − 1, or 2M on the symmetric grid.
 double largest_code(const UniformSpec& spec);

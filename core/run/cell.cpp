@@ -19,7 +19,8 @@ store::Array array_of(const at::Tensor& tensor) {
           {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()}};
 }
 
-void keep_tensors(const calibrate::PreparedSide& side, const std::string& name, store::CellResult& result) {
+void keep_tensors(const calibrate::PreparedSide& side, const std::string& name,
+                  store::CellResult& result) {
   if (side.stored_rotation.defined()) result.rotation[name] = array_of(side.stored_rotation);
   if (side.transform.center().defined()) result.center[name] = array_of(side.transform.center());
 }
@@ -37,12 +38,12 @@ void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationS
                    .content = cell.config["calibration"]["sha256"].get<std::string>()};
   }
   const calibrate::Prepared prepared =
-      calibrate::prepare(cell.recipe, sample.kv_heads(), sample.head_dim(), cell.layer, cell.seed, calibration,
-                         calibrations, progress);
+      calibrate::prepare(cell.recipe, sample.kv_heads(), sample.head_dim(), cell.layer, cell.seed,
+                         calibration, calibrations, progress);
   result.warnings.insert(result.warnings.end(), prepared.notes.begin(), prepared.notes.end());
 
-  const metrics::Measured measured =
-      metrics::evaluate(*loaded.context, prepared, cell.recipe, {cell.measure.begin(), cell.measure.end()});
+  const metrics::Measured measured = metrics::evaluate(*loaded.context, prepared, cell.recipe,
+                                                       {cell.measure.begin(), cell.measure.end()});
   for (const auto& [name, tensor] : measured.metrics) {
     result.metrics[name] = array_of(tensor);
     result.scalars[name] = metrics::scalar_of(name, tensor);
@@ -60,11 +61,14 @@ void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationS
 }  // namespace
 
 std::string timestamp() {
-  const auto now = std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
+  const auto now =
+      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
 }
 
-store::CellResult not_run(const config::Cell& cell, const std::string& status, const std::string& reason) {
+store::CellResult not_run(const config::Cell& cell, const std::string& status,
+                          const std::string& reason) {
   store::CellResult result;
   result.id = cell.id;
   result.config = cell.config.dump();
@@ -76,7 +80,8 @@ store::CellResult not_run(const config::Cell& cell, const std::string& status, c
   return result;
 }
 
-store::CellResult compute(const config::Cell& cell, Samples& samples, calibrate::CalibrationStore& calibrations,
+store::CellResult compute(const config::Cell& cell, Samples& samples,
+                          calibrate::CalibrationStore& calibrations,
                           const calibrate::Progress& progress) {
   store::CellResult result = not_run(cell, "complete", "");
   const auto begin = std::chrono::steady_clock::now();

@@ -7,7 +7,8 @@ namespace kvlab::run {
 
 data::ProbeChoice choice(const config::Probes& probes);
 
-/// Shapes and identity of a dataset item, for planning. Hashes a capture's bytes once in this process.
+/// Shapes and identity of a dataset item, for planning. Hashes a capture's bytes once in this
+/// process.
 config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes);
 
 }  // namespace kvlab::run

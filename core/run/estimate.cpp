@@ -8,17 +8,20 @@
 namespace kvlab::run {
 namespace {
 
-// Rates of one core, measured with kvlab_bench on the machine that CHANGELOG.md names; good to a factor of two.
+// Rates of one core, measured with kvlab_bench on the machine that CHANGELOG.md names; good to a
+// factor of two.
 constexpr double seconds_per_cell = 0.02;
-constexpr double seconds_per_element = 60e-9;  // of keys and values: transform, encode, decode, errors
-constexpr double seconds_per_weight = 70e-9;   // of the attention matrix of the probes
-constexpr double seconds_per_learning = 6.0;   // one layer of a learned rotation
+constexpr double seconds_per_element =
+    60e-9;  // of keys and values: transform, encode, decode, errors
+constexpr double seconds_per_weight = 70e-9;  // of the attention matrix of the probes
+constexpr double seconds_per_learning = 6.0;  // one layer of a learned rotation
 constexpr int64_t bytes_per_cell = 24 << 10;
 
 double cell_seconds(const config::Cell& cell) {
   const nlohmann::json& shape = cell.config["dataset"];
   const auto of = [&](const char* name) { return shape.value(name, 0.0); };
-  const double probes = cell.probes.placement == "all" ? of("tokens") : static_cast<double>(cell.probes.count);
+  const double probes =
+      cell.probes.placement == "all" ? of("tokens") : static_cast<double>(cell.probes.count);
   const double elements = 2 * of("batch") * of("kv_heads") * of("tokens") * of("head_dim");
   const double weights = of("batch") * of("q_heads") * probes * of("tokens");
   return seconds_per_cell + seconds_per_element * elements + seconds_per_weight * weights;
@@ -26,7 +29,8 @@ double cell_seconds(const config::Cell& cell) {
 
 bool is_learned(const config::Cell& cell) {
   for (const char* key : {"key.rotate", "value.rotate"}) {
-    if (get_text(cell.recipe.settings, key) == "learned" && method::is_used(cell.recipe, key)) return true;
+    if (get_text(cell.recipe.settings, key) == "learned" && method::is_used(cell.recipe, key))
+      return true;
   }
   return false;
 }
@@ -36,13 +40,15 @@ int64_t stored_bytes(const config::Cell& cell) {
   const auto d = cell.config["dataset"].value("head_dim", int64_t{0});
   const auto heads = cell.config["dataset"].value("kv_heads", int64_t{0});
   int64_t bytes = bytes_per_cell;
-  if (method::needs_calibration(cell.recipe)) bytes += 2 * 8 * d * d * (is_learned(cell) ? heads : 1);
+  if (method::needs_calibration(cell.recipe))
+    bytes += 2 * 8 * d * d * (is_learned(cell) ? heads : 1);
   return bytes;
 }
 
 }  // namespace
 
-Estimate estimate(const config::Plan& plan, const std::vector<size_t>& cells, const Options& options) {
+Estimate estimate(const config::Plan& plan, const std::vector<size_t>& cells,
+                  const Options& options) {
   Estimate estimate;
   std::set<std::string> learned;
   for (const size_t index : cells) {
@@ -57,7 +63,8 @@ Estimate estimate(const config::Plan& plan, const std::vector<size_t>& cells, co
     }
   }
   const int64_t jobs = options.jobs > 0 ? options.jobs : cores();
-  estimate.seconds /= static_cast<double>(std::clamp<int64_t>(std::min(jobs, cores()), 1, 1 + static_cast<int64_t>(cells.size())));
+  estimate.seconds /= static_cast<double>(
+      std::clamp<int64_t>(std::min(jobs, cores()), 1, 1 + static_cast<int64_t>(cells.size())));
   return estimate;
 }
 

@@ -40,7 +40,8 @@ int64_t cores() {
   return std::max(1U, std::thread::hardware_concurrency());
 }
 
-std::map<std::string, std::string> provenance(const config::Experiment& experiment, const Options& options) {
+std::map<std::string, std::string> provenance(const config::Experiment& experiment,
+                                              const Options& options) {
   return {
       {"schema", "kvlab.results/1"},
       {"name", experiment.name},

@@ -9,7 +9,8 @@
 namespace kvlab::run {
 
 /// Root attributes of a results file: what made it, where and with what (contract section 6).
-std::map<std::string, std::string> provenance(const config::Experiment& experiment, const Options& options);
+std::map<std::string, std::string> provenance(const config::Experiment& experiment,
+                                              const Options& options);
 
 /// Cores this process may use.
 int64_t cores();

@@ -33,7 +33,8 @@ struct Event {
   int64_t done = 0, all = 0;
 };
 
-/// Shared by the workers and the watching thread. Workers hold it too, so that it outlives an interrupted run.
+/// Shared by the workers and the watching thread. Workers hold it too, so that it outlives an
+/// interrupted run.
 struct Shared {
   Shared(config::Plan the_plan, std::filesystem::path the_output)
       : plan(std::move(the_plan)),
@@ -77,7 +78,12 @@ struct Shared {
 void compute_and_store(Shared& shared, size_t index) {
   const Cell& cell = shared.plan.cells[index];
   const auto learning = [&](int64_t done, int64_t all) {
-    shared.tell({.kind = Event::Kind::learning, .cell = index, .status = {}, .reason = {}, .done = done, .all = all});
+    shared.tell({.kind = Event::Kind::learning,
+                 .cell = index,
+                 .status = {},
+                 .reason = {},
+                 .done = done,
+                 .all = all});
   };
   const store::CellResult result = compute(cell, shared.samples, shared.calibrations, learning);
   shared.samples.release(cell);
@@ -95,16 +101,20 @@ void work(const std::shared_ptr<Shared>& shared, int threads) {
     try {
       compute_and_store(*shared, *index);
     } catch (const std::exception& error) {
-      // Computing turns its errors into results; what arrives here is that a result could not be stored.
-      shared->tell({.kind = Event::Kind::broken, .cell = *index, .status = {}, .reason = error.what()});
+      // Computing turns its errors into results; what arrives here is that a result could not be
+      // stored.
+      shared->tell(
+          {.kind = Event::Kind::broken, .cell = *index, .status = {}, .reason = error.what()});
       break;
     }
   }
   shared->leave();
 }
 
-/// Rows of the selected cells, and of cells that the file has from an earlier run of the same experiment.
-std::vector<store::SummaryRow> summary_rows(const config::Experiment& experiment, const config::Plan& plan,
+/// Rows of the selected cells, and of cells that the file has from an earlier run of the same
+/// experiment.
+std::vector<store::SummaryRow> summary_rows(const config::Experiment& experiment,
+                                            const config::Plan& plan,
                                             const std::set<size_t>& chosen,
                                             const std::map<std::string, store::CellResult>& known) {
   std::vector<store::SummaryRow> rows;
@@ -129,14 +139,16 @@ std::vector<store::SummaryRow> summary_rows(const config::Experiment& experiment
   return rows;
 }
 
-/// What an earlier run left in the output; empty where there is none. Refuses another experiment's file.
+/// What an earlier run left in the output; empty where there is none. Refuses another experiment's
+/// file.
 store::Results earlier(const config::Experiment& experiment) {
   if (!std::filesystem::exists(experiment.output)) return {};
   store::Results results = store::read_results(experiment.output);
   const std::string name = results.attributes["name"];
   if (name != experiment.name) {
-    throw Error(fmt::format("{} holds the experiment '{}', not '{}'; choose another output with --out",
-                            experiment.output.string(), name, experiment.name));
+    throw Error(
+        fmt::format("{} holds the experiment '{}', not '{}'; choose another output with --out",
+                    experiment.output.string(), name, experiment.name));
   }
   return results;
 }
@@ -208,9 +220,9 @@ std::vector<size_t> selected(const config::Plan& plan, const Options& options) {
   for (const config::Row& row : plan.rows) {
     names.insert(row.method);
     names.insert(row.label);
-    const bool named = std::any_of(options.only.begin(), options.only.end(), [&](const std::string& name) {
-      return name == row.method || name == row.label;
-    });
+    const bool named = std::any_of(
+        options.only.begin(), options.only.end(),
+        [&](const std::string& name) { return name == row.method || name == row.label; });
     if (options.only.empty() || named) wanted.insert(row.cell);
     unknown.erase(row.method);
     unknown.erase(row.label);
@@ -232,7 +244,8 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   const std::vector<size_t> cells = selected(plan, options);
   const store::RunLock lock(experiment.output);
   if (!lock.is_effective()) {
-    observer.warning("this file system has no locks: nothing keeps a second run from writing the same file");
+    observer.warning(
+        "this file system has no locks: nothing keeps a second run from writing the same file");
   }
   store::Results results = earlier(experiment);
   const auto is_complete = [&](const Cell& cell) {
@@ -265,7 +278,8 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
     }
   }
 
-  // The file has every row from the start, so that whoever reads it at any moment sees what is still to come.
+  // The file has every row from the start, so that whoever reads it at any moment sees what is
+  // still to come.
   results.attributes = provenance(experiment, options);
   results.experiment_source = experiment.source_text;
   results.experiment_resolved = experiment.resolved_text;
@@ -275,17 +289,20 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   store::update_results(experiment.output, results);
 
   const auto to_do = static_cast<int64_t>(shared->to_do.size());
-  const int64_t jobs = std::clamp<int64_t>(options.jobs > 0 ? options.jobs : cores(), 1, std::max<int64_t>(1, to_do));
+  const int64_t jobs = std::clamp<int64_t>(options.jobs > 0 ? options.jobs : cores(), 1,
+                                           std::max<int64_t>(1, to_do));
   observer.started(to_do + outcome.reused, outcome.reused, jobs);
   if (to_do > 0) {
     Watch watch(shared, observer, outcome);
     watch.start(jobs);
     watch.wait(stop);
   }
-  // Nobody may be within HDF5 while the parts are folded in and, if interrupted, the process is left.
+  // Nobody may be within HDF5 while the parts are folded in and, if interrupted, the process is
+  // left.
   h5::mutex().lock();
   for (const std::filesystem::path& path : store::fold(experiment.output).ignored) {
-    observer.warning(fmt::format("{} is torn or no part of this file; it was left alone", path.string()));
+    observer.warning(
+        fmt::format("{} is torn or no part of this file; it was left alone", path.string()));
   }
   if (!outcome.interrupted) h5::mutex().unlock();
   return outcome;

@@ -10,11 +10,11 @@
 namespace kvlab::run {
 
 struct Options {
-  int64_t jobs = 0;                // cells at a time; 0: one a core
+  int64_t jobs = 0;                    // cells at a time; 0: one a core
   std::vector<std::string> only = {};  // method ids or labels; empty: all
-  int64_t shard = 1, shards = 1;   // run the shard-th of `shards` parts
-  bool rerun = false;              // compute complete cells again
-  std::string argv = {};           // recorded
+  int64_t shard = 1, shards = 1;       // run the shard-th of `shards` parts
+  bool rerun = false;                  // compute complete cells again
+  std::string argv = {};               // recorded
 };
 
 /// What happens during a run, for whoever shows it. Calls come from one thread at a time.
@@ -23,8 +23,8 @@ class Observer {
   virtual ~Observer() = default;
   /// all: cells of this run; done: those that an earlier run finished.
   virtual void started(int64_t all, int64_t done, int64_t jobs) = 0;
-  virtual void finished_cell(const config::Cell& cell, const std::string& status, const std::string& reason,
-                             double seconds) = 0;
+  virtual void finished_cell(const config::Cell& cell, const std::string& status,
+                             const std::string& reason, double seconds) = 0;
   /// A calibration is being learned for this cell.
   virtual void learning(const config::Cell& cell, int64_t done, int64_t all) = 0;
   virtual void warning(const std::string& message) = 0;
@@ -39,10 +39,10 @@ struct Outcome {
 /// Cells that options select, as indices into plan.cells.
 std::vector<size_t> selected(const config::Plan& plan, const Options& options);
 
-/// Runs the cells of a plan that are not yet complete in `experiment.output` and stores each as it is finished.
-/// A raised `stop` ends it: what is finished is stored, cells under way are abandoned with their threads, and the
-/// caller must leave the process without waiting for them.
-/// Throws Error where the output cannot be written, is in use by another run or holds another experiment.
+/// Runs the cells of a plan that are not yet complete in `experiment.output` and stores each as it
+/// is finished. A raised `stop` ends it: what is finished is stored, cells under way are abandoned
+/// with their threads, and the caller must leave the process without waiting for them. Throws Error
+/// where the output cannot be written, is in use by another run or holds another experiment.
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop);
 

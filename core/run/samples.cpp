@@ -11,8 +11,10 @@ namespace kvlab::run {
 namespace {
 
 /// What tells one sample from another.
-std::string identity(const config::DatasetItem& item, int64_t layer, int64_t seed, const config::Probes& probes) {
-  std::string text = fmt::format("{}|{}|{}|{}|{}|", item.source, layer, seed, probes.placement, probes.count);
+std::string identity(const config::DatasetItem& item, int64_t layer, int64_t seed,
+                     const config::Probes& probes) {
+  std::string text =
+      fmt::format("{}|{}|{}|{}|{}|", item.source, layer, seed, probes.placement, probes.count);
   if (item.source == "capture") return text + std::filesystem::absolute(item.path).string();
   for (const auto& [key, value] : item.params) text += key + "=" + value.dump() + ";";
   return text;
@@ -23,8 +25,8 @@ std::string identity(const config::Cell& cell) {
   return identity(cell.dataset, cell.layer, seeded ? cell.seed : 0, cell.probes);
 }
 
-data::Sample load(const config::DatasetItem& item, int64_t layer, int64_t seed, const config::Probes& probes,
-                  std::vector<std::string>& warnings) {
+data::Sample load(const config::DatasetItem& item, int64_t layer, int64_t seed,
+                  const config::Probes& probes, std::vector<std::string>& warnings) {
   if (item.source == "synthetic") return data::make_synthetic(item.params, seed, choice(probes));
   return data::load_capture(item.path, layer, choice(probes), item.allow_nonfinite, &warnings);
 }
@@ -72,7 +74,8 @@ std::shared_ptr<const data::Sample> Samples::calibration(const config::Cell& cel
   if (cell.calibration.empty()) throw Error("a calibration set is missing");
   const config::DatasetItem& item = cell.calibration.front();
   const config::Probes all{.placement = "all", .count = 0};
-  // A synthetic calibration set is drawn from seed 0 whatever the cell's: rotations belong to the model, not the text.
+  // A synthetic calibration set is drawn from seed 0 whatever the cell's: rotations belong to the
+  // model, not the text.
   const std::string key = identity(item, cell.layer, 0, all);
   const std::lock_guard lock(calibration_mutex_);
   if (auto held = calibrations_[key].lock()) return held;

@@ -12,8 +12,8 @@
 
 namespace kvlab::run {
 
-/// The samples of a run: each loaded once, when the first cell asks for it, and let go after the last one.
-/// Safe for several threads.
+/// The samples of a run: each loaded once, when the first cell asks for it, and let go after the
+/// last one. Safe for several threads.
 class Samples {
  public:
   /// A sample with what loading it had to say.

@@ -17,7 +17,8 @@ bool is_prime(int64_t n) {
   return true;
 }
 
-/// Jacobsthal matrix of a prime q: entry (i, j) is 0, 1 or −1 as i − j is zero, a square or not a square mod q.
+/// Jacobsthal matrix of a prime q: entry (i, j) is 0, 1 or −1 as i − j is zero, a square or not a
+/// square mod q.
 Signs jacobsthal(int64_t q) {
   Signs character(static_cast<size_t>(q), -1);
   character[0] = 0;
@@ -53,8 +54,8 @@ Signs paley_one(int64_t q) {
   return matrix;
 }
 
-/// Paley II, q ≡ 1 mod 4: every 0 of the symmetric conference matrix becomes [1 −1; −1 −1], every ±1 the same multiple
-/// of [1 1; 1 −1]; size 2(q + 1).
+/// Paley II, q ≡ 1 mod 4: every 0 of the symmetric conference matrix becomes [1 −1; −1 −1], every
+/// ±1 the same multiple of [1 1; 1 −1]; size 2(q + 1).
 Signs paley_two(int64_t q) {
   const Signs conference = bordered(q, 1);
   const int64_t n = q + 1;
@@ -66,7 +67,8 @@ Signs paley_two(int64_t q) {
     for (int64_t j = 0; j < size; ++j) {
       const int8_t entry = conference[static_cast<size_t>(i / 2 * n + j / 2)];
       const int8_t block = entry == 0 ? zero[i % 2][j % 2] : one[i % 2][j % 2];
-      matrix[static_cast<size_t>(i * size + j)] = static_cast<int8_t>(entry == 0 ? block : entry * block);
+      matrix[static_cast<size_t>(i * size + j)] =
+          static_cast<int8_t>(entry == 0 ? block : entry * block);
     }
   }
   return matrix;
@@ -79,14 +81,17 @@ Signs doubled(const Signs& half, int64_t n) {
   for (int64_t i = 0; i < size; ++i) {
     for (int64_t j = 0; j < size; ++j) {
       const int8_t value = half[static_cast<size_t>(i % n * n + j % n)];
-      matrix[static_cast<size_t>(i * size + j)] = static_cast<int8_t>(i >= n && j >= n ? -value : value);
+      matrix[static_cast<size_t>(i * size + j)] =
+          static_cast<int8_t>(i >= n && j >= n ? -value : value);
     }
   }
   return matrix;
 }
 
 bool has_paley_one(int64_t n) { return n % 4 == 0 && is_prime(n - 1); }
-bool has_paley_two(int64_t n) { return n % 4 == 0 && n / 2 % 2 == 0 && is_prime(n / 2 - 1) && (n / 2 - 1) % 4 == 1; }
+bool has_paley_two(int64_t n) {
+  return n % 4 == 0 && n / 2 % 2 == 0 && is_prime(n / 2 - 1) && (n / 2 - 1) % 4 == 1;
+}
 
 }  // namespace
 

@@ -19,7 +19,8 @@ namespace {
 class Silent final : public run::Observer {
  public:
   void started(int64_t, int64_t, int64_t jobs) override { jobs_ = jobs; }
-  void finished_cell(const config::Cell&, const std::string&, const std::string&, double seconds) override {
+  void finished_cell(const config::Cell&, const std::string&, const std::string&,
+                     double seconds) override {
     cell_seconds_ += seconds;
   }
   void learning(const config::Cell&, int64_t, int64_t) override {}
@@ -52,7 +53,8 @@ Finished run_once(const std::filesystem::path& file, const std::vector<std::stri
   const std::atomic<bool> never{false};
   Finished finished;
   finished.outcome = run::run(experiment, plan, options, observer, never);
-  finished.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  finished.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   finished.cell_seconds = observer.cell_seconds();
   finished.jobs = observer.jobs();
   return finished;
@@ -87,20 +89,23 @@ void experiment(benchmark::State& state, const std::string& name, bool warm) {
   }
 }
 
-/// One layer of 32,768 tokens × 8 KV heads × d = 128: time and memory above what the program held before.
+/// One layer of 32,768 tokens × 8 KV heads × d = 128: time and memory above what the program held
+/// before.
 void large_layer(benchmark::State& state, const std::string& method) {
   const Scratch scratch;
   const std::string data =
-      "{source: synthetic, pattern: mean_dominated, tokens: 32768, kv_heads: 8, q_heads: 32, head_dim: 128";
-  std::ofstream(scratch / "large.yaml")
-      << fmt::format("schema: 1\nname: large\ndataset: {}}}\ncalibration: {}, passage: 1}}\nmethods: [{}]\n", data,
-                     data, method);
+      "{source: synthetic, pattern: mean_dominated, tokens: 32768, kv_heads: 8, q_heads: 32, "
+      "head_dim: 128";
+  std::ofstream(scratch / "large.yaml") << fmt::format(
+      "schema: 1\nname: large\ndataset: {}}}\ncalibration: {}, passage: 1}}\nmethods: [{}]\n", data,
+      data, method);
   // Keys, values and 64 queries a head in bf16.
   constexpr double input = 2.0 * (2.0 * 32768 * 8 * 128 + 64 * 32 * 128);
   for ([[maybe_unused]] auto _ : state) {
     const int64_t before = resident_bytes();
     reset_peak();
-    report(state, run_once(scratch / "large.yaml", {}, scratch / "out.h5", {.rerun = true, .argv = ""}));
+    report(state,
+           run_once(scratch / "large.yaml", {}, scratch / "out.h5", {.rerun = true, .argv = ""}));
     state.counters["memory_over_input"] = static_cast<double>(peak_bytes() - before) / input;
   }
 }
@@ -111,7 +116,8 @@ void sharing(benchmark::State& state) {
   const auto write = [&](const std::string& name, int window, int group) {
     std::ofstream(scratch / name) << fmt::format(
         "schema: 1\nname: sharing\n"
-        "dataset: {{source: synthetic, pattern: low_norm_sink, tokens: 2048, kv_heads: 4, q_heads: 16, head_dim: 128}}\n"
+        "dataset: {{source: synthetic, pattern: low_norm_sink, tokens: 2048, kv_heads: 4, q_heads: "
+        "16, head_dim: 128}}\n"
         "methods: [kcvt_base, hadamard, oscar_ots, quarot_token, quarot_windows]\n"
         "sweep: {{grid: {{group: [{}], window.recent: [{}]}}}}\n",
         group > 0 ? std::to_string(group) : "16, 32, 64, 128",
@@ -119,12 +125,14 @@ void sharing(benchmark::State& state) {
   };
   write("all.yaml", 0, 0);
   for ([[maybe_unused]] auto _ : state) {
-    const Finished together = run_once(scratch / "all.yaml", {}, scratch / "all.h5", {.rerun = true, .argv = ""});
+    const Finished together =
+        run_once(scratch / "all.yaml", {}, scratch / "all.h5", {.rerun = true, .argv = ""});
     double apart = 0;
     for (const int group : {16, 32, 64, 128}) {
       for (const int window : {128, 256, 384, 512, 640}) {
         write("one.yaml", window, group);
-        for (const char* method : {"kcvt_base", "hadamard", "oscar_ots", "quarot_token", "quarot_windows"}) {
+        for (const char* method :
+             {"kcvt_base", "hadamard", "oscar_ots", "quarot_token", "quarot_windows"}) {
           apart += run_once(scratch / "one.yaml", {}, scratch / "one.h5",
                             {.only = {method}, .rerun = true, .argv = ""})
                        .seconds;
@@ -146,9 +154,11 @@ void add(const std::string& name, auto function) {
 }  // namespace
 
 void register_experiments() {
-  add("name:demo/cache:cold", [](benchmark::State& state) { experiment(state, "demo.yaml", false); });
+  add("name:demo/cache:cold",
+      [](benchmark::State& state) { experiment(state, "demo.yaml", false); });
   add("name:demo/cache:hot", [](benchmark::State& state) { experiment(state, "demo.yaml", true); });
-  add("name:group_window", [](benchmark::State& state) { experiment(state, "sweeps/group_window.yaml", false); });
+  add("name:group_window",
+      [](benchmark::State& state) { experiment(state, "sweeps/group_window.yaml", false); });
   for (const char* method : {"kivi", "oscar_ots", "quarot_windows", "oscar_cov"}) {
     add(fmt::format("name:{}/tokens:32768/heads:32x8/dim:128", method),
         [method](benchmark::State& state) { large_layer(state, method); });

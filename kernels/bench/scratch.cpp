@@ -25,7 +25,8 @@ int64_t status_bytes(const std::string& name) {
 
 Scratch::Scratch() {
   std::string name = (std::filesystem::temp_directory_path() / "kvlab_bench_XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder can be made");
+  if (::mkdtemp(name.data()) == nullptr)
+    throw std::runtime_error("no temporary folder can be made");
   folder_ = name;
 }
 

@@ -47,7 +47,8 @@ Attended attend(const std::vector<double>& q, const Matrix& k, const Matrix& v, 
   double total = 0;
   double largest = -kInfinity;
   for (int64_t t = 0; t <= p; ++t) {
-    result.logits.push_back(dot(q, k[static_cast<size_t>(t)]) / std::sqrt(static_cast<double>(q.size())));
+    result.logits.push_back(dot(q, k[static_cast<size_t>(t)]) /
+                            std::sqrt(static_cast<double>(q.size())));
     largest = std::max(largest, result.logits.back());
   }
   for (const double logit : result.logits) total += std::exp(logit - largest);
@@ -59,9 +60,13 @@ Attended attend(const std::vector<double>& q, const Matrix& k, const Matrix& v, 
   return result;
 }
 
-at::Tensor wide(at::IntArrayRef shape, uint64_t seed) { return plain::gaussian(shape, seed).to(at::kDouble); }
+at::Tensor wide(at::IntArrayRef shape, uint64_t seed) {
+  return plain::gaussian(shape, seed).to(at::kDouble);
+}
 
-at::Tensor at_positions(const std::vector<int64_t>& positions) { return at::tensor(positions, at::kLong); }
+at::Tensor at_positions(const std::vector<int64_t>& positions) {
+  return at::tensor(positions, at::kLong);
+}
 
 double gap(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
@@ -112,7 +117,8 @@ TEST_CASE("exact attention equals loops over the definition", "[attention]") {
   }
 }
 
-TEST_CASE("D75 attention through the cache equals loops over what each probe reads", "[attention]") {
+TEST_CASE("D75 attention through the cache equals loops over what each probe reads",
+          "[attention]") {
   const Case c = noisy_case(0.3);
   const Read read = cached_attention(c.q, c.cache, c.exact, c.positions);
   for (int64_t i = 0; i < 4; ++i) {
@@ -128,7 +134,8 @@ TEST_CASE("D75 attention through the cache equals loops over what each probe rea
     const Attended keys_only = attend(query, rows(k), rows(c.v), p);
     const Attended both = attend(query, rows(k), rows(v), p);
     for (int64_t t = 0; t <= p; ++t) {
-      CHECK(read.logits[i][t].item<double>() == Approx(both.logits[static_cast<size_t>(t)]).epsilon(1e-12));
+      CHECK(read.logits[i][t].item<double>() ==
+            Approx(both.logits[static_cast<size_t>(t)]).epsilon(1e-12));
       CHECK(read.log_weights[i][t].exp().item<double>() ==
             Approx(both.weights[static_cast<size_t>(t)]).margin(1e-14));
     }
@@ -165,7 +172,7 @@ TEST_CASE("a side without decoded tokens has no error", "[attention]") {
 TEST_CASE("decoded tokens behind a boundary are not read", "[attention]") {
   Case c = noisy_case(0.3);
   const Read before = cached_attention(c.q, c.cache, c.exact, c.positions);
-  c.cache.k_read.narrow(0, 16, 8).fill_(1e6);  // tokens 19 … 26: read by the last probe alone
+  c.cache.k_read.narrow(0, 16, 8).fill_(1e6);   // tokens 19 … 26: read by the last probe alone
   c.cache.v_read.narrow(0, 12, 12).fill_(1e6);  // tokens 15 … 26
   const Read after = cached_attention(c.q, c.cache, c.exact, c.positions);
   for (int64_t i = 0; i < 3; ++i) {
@@ -214,7 +221,8 @@ TEST_CASE("D57 a probe at position 0 sees itself alone", "[attention]") {
 }
 
 TEST_CASE("D60 one-hot attention returns every channel of its value", "[attention]") {
-  // Keys 400·e_t and queries e_t: the softmax is one-hot to the last bit, whatever the number of queries.
+  // Keys 400·e_t and queries e_t: the softmax is one-hot to the last bit, whatever the number of
+  // queries.
   const int64_t d = 16;
   const at::Tensor k = at::eye(d, at::kDouble) * 4000;
   const at::Tensor v = at::arange(d * d, at::kDouble).reshape({d, d});
@@ -252,7 +260,8 @@ TEST_CASE("D52 a constant vector added to all keys leaves the softmax as it is",
 }
 
 TEST_CASE("D96 less key error can mean worse attention", "[attention]") {
-  // A shift of all keys has a large error and no effect; a little noise has a small one and moves the weights.
+  // A shift of all keys has a large error and no effect; a little noise has a small one and moves
+  // the weights.
   Case c = noisy_case(0.0);
   c.cache.begin = 0;
   c.cache.v_read = at::Tensor();
@@ -265,7 +274,8 @@ TEST_CASE("D96 less key error can mean worse attention", "[attention]") {
   };
   const at::Tensor shifted = c.k + wide({8}, 85);
   const at::Tensor noisy = c.k + wide({30, 8}, 86) * 0.2;
-  CHECK((shifted - c.k).square().mean().item<double>() > 4 * (noisy - c.k).square().mean().item<double>());
+  CHECK((shifted - c.k).square().mean().item<double>() >
+        4 * (noisy - c.k).square().mean().item<double>());
   CHECK(std::abs(divergence(shifted)) < 1e-12);
   CHECK(divergence(noisy) > 1e-3);
 }

@@ -188,6 +188,37 @@ TEST_CASE("h5: groups are copied between files, and bytes behind a file do no ha
   CHECK(target.attribute<std::string>("/cells/a", "status") == "complete");
 }
 
+TEST_CASE("h5: an existing file is changed in place", "[h5]") {
+  const Folder folder;
+  const fs::path path = folder / "a.h5";
+  {
+    File file = File::create(path);
+    file.write("/b/x", std::vector<double>{1, 2});
+    file.write("/a", std::vector<double>{3});
+    file.set_attribute("/a", "unit", "bits");
+    file.set_attribute("/", "schema", "old");
+    file.close();
+  }
+  {
+    File file = File::edit(path);
+    const std::vector<kvlab::h5::Object> objects = file.objects_below("/");
+    REQUIRE(objects.size() == 3);
+    CHECK(objects[0].path == "/a");
+    CHECK(objects[0].has_attributes);
+    CHECK(objects[1].path == "/b");
+    CHECK(objects[1].is_group);
+    CHECK(objects[2].path == "/b/x");
+    CHECK_FALSE(objects[2].has_attributes);
+    CHECK(file.read_raw("/b/x").bytes.size() == 2 * sizeof(double));
+    file.remove("/b");
+    file.remove_attribute("/", "schema");
+    file.close();
+  }
+  const File file = File::open(path);
+  CHECK(file.children("/") == std::vector<std::string>{"a"});
+  CHECK_FALSE(file.has_attribute("/", "schema"));
+}
+
 TEST_CASE("h5: a file that cannot grow is one sentence, and the program ends well", "[h5]") {
   const Folder folder;
   const pid_t child = fork();

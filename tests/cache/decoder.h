@@ -5,21 +5,22 @@
 #include <numeric>
 #include <string>
 
-/// Windows once more, as buffers that tokens pass through one by one: what the closed formulas of cache/windows.h are
-/// judged against.
+/// Windows once more, as buffers that tokens pass through one by one: what the closed formulas of
+/// cache/windows.h are judged against.
 namespace plain {
 
 struct Rule {
   std::string flush = "block";
   int64_t sink = 0;
   int64_t recent = 0;
-  int64_t key_group = 1;    // tokens of a per-channel group; 1: per token
+  int64_t key_group = 1;  // tokens of a per-channel group; 1: per token
   int64_t value_group = 1;
   bool keys = true;  // false: passthrough
   bool values = true;
 };
 
-/// A cache that gets one token after the other, with a buffer of full-precision tokens for each side.
+/// A cache that gets one token after the other, with a buffer of full-precision tokens for each
+/// side.
 class Decoder {
  public:
   explicit Decoder(const Rule& rule) : rule_(rule) {
@@ -29,7 +30,7 @@ class Decoder {
   }
 
   struct Seen {
-    int64_t key = 0;    // tokens that attention reads quantized
+    int64_t key = 0;  // tokens that attention reads quantized
     int64_t value = 0;
     int64_t key_buffer = 0;  // full-precision tokens behind the sink, after the step
     int64_t value_buffer = 0;
@@ -77,7 +78,8 @@ class Decoder {
     if (side.buffer == rule_.recent) move(side, rule_.recent);
   }
   Seen seen() const {
-    return {rule_.keys ? keys_.history : 0, rule_.values ? values_.history : 0, keys_.buffer, values_.buffer};
+    return {rule_.keys ? keys_.history : 0, rule_.values ? values_.history : 0, keys_.buffer,
+            values_.buffer};
   }
 
   Rule rule_;

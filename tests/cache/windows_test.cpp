@@ -32,8 +32,9 @@ Settings settings_of(const Rule& rule) {
 }
 
 std::string text(const Rule& rule) {
-  return rule.flush + " sink " + std::to_string(rule.sink) + " recent " + std::to_string(rule.recent) + " groups " +
-         std::to_string(rule.key_group) + "/" + std::to_string(rule.value_group);
+  return rule.flush + " sink " + std::to_string(rule.sink) + " recent " +
+         std::to_string(rule.recent) + " groups " + std::to_string(rule.key_group) + "/" +
+         std::to_string(rule.value_group);
 }
 
 void compare(const Rule& rule, int64_t steps) {
@@ -49,7 +50,8 @@ void compare(const Rule& rule, int64_t steps) {
   }
 }
 
-/// Full-precision tokens that are left in the cache once T tokens went through it: what the next step finds.
+/// Full-precision tokens that are left in the cache once T tokens went through it: what the next
+/// step finds.
 int64_t left(const Windows& windows, Side side, int64_t tokens) {
   return tokens - windows.boundary(side, tokens);
 }
@@ -138,7 +140,8 @@ TEST_CASE("D18 D19 every flush moves whole groups, also while decoding one by on
 }
 
 TEST_CASE("D23 D24 no window and a window longer than the sequence", "[windows]") {
-  // R = 0 under kivi and full is block: everything but the own token's unfinished group is quantized.
+  // R = 0 under kivi and full is block: everything but the own token's unfinished group is
+  // quantized.
   for (const std::string flush : {"block", "full", "kivi"}) {
     const Windows windows(settings_of({flush, 0, 0, 32, 1}), 33);
     CHECK(windows.boundary(Side::key, 0) == 0);
@@ -175,8 +178,10 @@ TEST_CASE("D25 windows and groups that do not fit are refused by name, before a 
     return method::unsupported(recipe, 128).value_or("");
   };
   for (const std::string flush : {"full", "kivi"}) {
-    CHECK_THAT(refused({flush, 0, 96, 64, 1}), ContainsSubstring("window.recent 96") && ContainsSubstring("64"));
-    CHECK_THAT(refused({flush, 0, 16, 32, 1}), ContainsSubstring("window.recent 16") && ContainsSubstring("32"));
+    CHECK_THAT(refused({flush, 0, 96, 64, 1}),
+               ContainsSubstring("window.recent 96") && ContainsSubstring("64"));
+    CHECK_THAT(refused({flush, 0, 16, 32, 1}),
+               ContainsSubstring("window.recent 16") && ContainsSubstring("32"));
     CHECK_THAT(refused({flush, 0, 128, 256, 1}), ContainsSubstring("window.recent 128"));
     CHECK(refused({flush, 0, 128, 64, 1}).empty());
   }

@@ -14,7 +14,9 @@ namespace {
 /// B = 2, two KV heads, three query heads each; fewer queries than tokens.
 data::Sample small_sample() { return cases::gaussian_sample({2, 2, 6, 12, 4}, 900, {1, 4, 5, 11}); }
 
-double at4(const at::Tensor& x, int64_t a, int64_t b, int64_t c, int64_t d) { return x[a][b][c][d].item<double>(); }
+double at4(const at::Tensor& x, int64_t a, int64_t b, int64_t c, int64_t d) {
+  return x[a][b][c][d].item<double>();
+}
 
 /// Old column d−1−i at bitrev(i), i written in `bits` bits and read backwards.
 int64_t spread_place(int64_t column, int64_t d, int bits) {
@@ -38,7 +40,8 @@ TEST_CASE("the query covariance pools sequences and the query heads of a KV head
         double sum = 0;
         for (int64_t b = 0; b < 2; ++b) {
           for (int64_t head = 3 * h; head < 3 * h + 3; ++head) {
-            for (int64_t p = 0; p < 4; ++p) sum += at4(sample.q, b, head, p, i) * at4(sample.q, b, head, p, j);
+            for (int64_t p = 0; p < 4; ++p)
+              sum += at4(sample.q, b, head, p, i) * at4(sample.q, b, head, p, j);
           }
         }
         CHECK(covariance[h][i][j].item<double>() == Approx(sum / (2 * 3 * 4)).margin(1e-13));
@@ -59,7 +62,8 @@ TEST_CASE("the value covariance of OSCAR's code weighs tokens by kᵀCk", "[cova
         double w = 0;
         for (int64_t i = 0; i < 4; ++i) {
           for (int64_t j = 0; j < 4; ++j) {
-            w += at4(sample.k, b, h, t, i) * query[h][i][j].item<double>() * at4(sample.k, b, h, t, j);
+            w += at4(sample.k, b, h, t, i) * query[h][i][j].item<double>() *
+                 at4(sample.k, b, h, t, j);
           }
         }
         weights.push_back(w);
@@ -75,13 +79,15 @@ TEST_CASE("the value covariance of OSCAR's code weighs tokens by kᵀCk", "[cova
                    at4(sample.v, b, h, t, j);
           }
         }
-        CHECK(covariance[h][i][j].item<double>() == Approx(sum).margin(1e-13));  // Σw = n cancels 1/n
+        CHECK(covariance[h][i][j].item<double>() ==
+              Approx(sum).margin(1e-13));  // Σw = n cancels 1/n
       }
     }
   }
 }
 
-TEST_CASE("the value covariance of OSCAR's paper is that of causal attention outputs", "[covariance]") {
+TEST_CASE("the value covariance of OSCAR's paper is that of causal attention outputs",
+          "[covariance]") {
   const data::Sample sample = small_sample();
   const at::Tensor covariance = calibrate::value_covariance(sample, Form::paper);
   for (int64_t h = 0; h < 2; ++h) {
@@ -94,7 +100,8 @@ TEST_CASE("the value covariance of OSCAR's paper is that of causal attention out
           double total = 0;
           for (int64_t t = 0; t <= position; ++t) {
             double logit = 0;
-            for (int64_t c = 0; c < 4; ++c) logit += at4(sample.q, b, head, p, c) * at4(sample.k, b, h, t, c);
+            for (int64_t c = 0; c < 4; ++c)
+              logit += at4(sample.q, b, head, p, c) * at4(sample.k, b, h, t, c);
             weights.push_back(std::exp(logit / 2));  // √4
             total += weights.back();
           }
@@ -118,7 +125,8 @@ TEST_CASE("the value covariance of OSCAR's paper is that of causal attention out
   }
 }
 
-TEST_CASE("the paper's covariance does not depend on the number of queries at a time", "[covariance]") {
+TEST_CASE("the paper's covariance does not depend on the number of queries at a time",
+          "[covariance]") {
   // 600 queries go through in more than one block.
   const data::Sample sample = cases::gaussian_sample({1, 1, 1, 600, 8}, 910);
   data::Sample first = sample, second = sample;
@@ -127,7 +135,8 @@ TEST_CASE("the paper's covariance does not depend on the number of queries at a 
   second.q = sample.q.narrow(2, 100, 500);
   second.positions = sample.positions.narrow(0, 100, 500);
   const at::Tensor parts = (calibrate::value_covariance(first, Form::paper) * 100 +
-                            calibrate::value_covariance(second, Form::paper) * 500) / 600;
+                            calibrate::value_covariance(second, Form::paper) * 500) /
+                           600;
   CHECK(at::allclose(calibrate::value_covariance(sample, Form::paper), parts, 0, 1e-13));
 }
 
@@ -152,7 +161,8 @@ TEST_CASE("D45 U, U·H and U·H·P of a diagonal covariance are known matrices",
   constexpr int64_t d = 128;
   // Queries √(128·(c + 1))·e_c in turn: QᵀQ/128 = diag(1 … 128), so U is the identity.
   data::Sample sample = cases::gaussian_sample({1, 1, 1, d, d, DType::fp32}, 930);
-  sample.q = (at::eye(d, at::kDouble) * (at::arange(1, d + 1, at::kDouble) * d).sqrt()).reshape({1, 1, d, d});
+  sample.q = (at::eye(d, at::kDouble) * (at::arange(1, d + 1, at::kDouble) * d).sqrt())
+                 .reshape({1, 1, d, d});
   const at::Tensor covariance = calibrate::query_covariance(sample);
   REQUIRE(at::allclose(covariance[0], at::diag(at::arange(1, d + 1, at::kDouble)), 0, 1e-10));
 
@@ -172,10 +182,13 @@ TEST_CASE("D45 U, U·H and U·H·P of a diagonal covariance are known matrices",
 
 TEST_CASE("a flipped order of eigenvectors is told apart", "[covariance]") {
   // diag(3, 1, 2, 4): ascending, the columns are e1, e2, e0, e3.
-  const at::Tensor covariance = at::diag(at::tensor({3.0, 1.0, 2.0, 4.0}, at::kDouble)).unsqueeze(0);
+  const at::Tensor covariance =
+      at::diag(at::tensor({3.0, 1.0, 2.0, 4.0}, at::kDouble)).unsqueeze(0);
   const at::Tensor expected =
-      at::tensor({0., 0., 1., 0., 1., 0., 0., 0., 0., 1., 0., 0., 0., 0., 0., 1.}, at::kDouble).reshape({4, 4});
-  CHECK(at::allclose(calibrate::covariance_rotation(covariance, false, false)[0], expected, 0, 1e-14));
+      at::tensor({0., 0., 1., 0., 1., 0., 0., 0., 0., 1., 0., 0., 0., 0., 0., 1.}, at::kDouble)
+          .reshape({4, 4});
+  CHECK(at::allclose(calibrate::covariance_rotation(covariance, false, false)[0], expected, 0,
+                     1e-14));
   // P of four columns: bitrev(i) = 0, 2, 1, 3 gets old column 3, 2, 1, 0.
   const at::Tensor uh = calibrate::covariance_rotation(covariance, true, false)[0];
   const at::Tensor uhp = calibrate::covariance_rotation(covariance, true, true)[0];
@@ -198,5 +211,6 @@ TEST_CASE("zero keys weigh all tokens alike", "[covariance]") {
   data::Sample sample = small_sample();
   sample.k = at::zeros_like(sample.k);
   const at::Tensor v = sample.v.select(1, 1).to(at::kDouble).reshape({-1, 4});
-  CHECK(at::allclose(calibrate::value_covariance(sample, Form::code)[1], v.t().matmul(v) / 24, 0, 1e-13));
+  CHECK(at::allclose(calibrate::value_covariance(sample, Form::code)[1], v.t().matmul(v) / 24, 0,
+                     1e-13));
 }

@@ -95,7 +95,10 @@ std::pair<double, double> plain_losses(const LearnInput& input, const Sequence& 
   for (int64_t j = head * share; j < (head + 1) * share; ++j) {
     const at::Tensor q = sequence.q[j].to(at::kDouble) / std::sqrt(static_cast<double>(kDim));
     const auto attention = [&](const at::Tensor& keys) {
-      return at::mm(q, keys.t()).masked_fill_(mask, -INFINITY).softmax(-1).slice(0, length - s.queries);
+      return at::mm(q, keys.t())
+          .masked_fill_(mask, -INFINITY)
+          .softmax(-1)
+          .slice(0, length - s.queries);
     };
     const at::Tensor p = attention(k.to(at::kDouble));
     const at::Tensor p_q = attention(k_hat);
@@ -208,8 +211,8 @@ TEST_CASE("learning losses are those of their definitions", "[learn]") {
   const at::Tensor value =
       value_loss(input, input.held_out, settings, input.base_key, input.base_value);
   for (int64_t head = 0; head < kHeads; ++head) {
-    const auto [plain_key, plain_value] = plain_losses(
-        input, input.held_out[0], settings, head, input.base_key[0].to(at::kFloat));
+    const auto [plain_key, plain_value] =
+        plain_losses(input, input.held_out[0], settings, head, input.base_key[0].to(at::kFloat));
     CHECK(key[head].item<double>() == Approx(plain_key).epsilon(1e-4));
     CHECK(value[head].item<double>() == Approx(plain_value).epsilon(1e-4));
   }
@@ -238,8 +241,8 @@ TEST_CASE("learned rotations are orthogonal, recorded and never worse than their
   // The losses are those of what is returned.
   const at::Tensor key = key_loss(input, input.held_out, settings, learned.key.rotation);
   CHECK(apart(key, learned.key.loss) < 1e-6);
-  const at::Tensor value = value_loss(input, input.held_out, settings, learned.key.rotation,
-                                      learned.value.rotation);
+  const at::Tensor value =
+      value_loss(input, input.held_out, settings, learned.key.rotation, learned.value.rotation);
   CHECK(apart(value, learned.value.loss) < 1e-6);
 }
 
@@ -260,8 +263,7 @@ TEST_CASE("one side can be learned alone", "[learn]") {
   const Learned learned = learn(input, settings, {});
   CHECK_FALSE(learned.key.rotation.defined());
   REQUIRE(learned.value.rotation.defined());
-  const at::Tensor exact_keys =
-      value_loss(input, input.held_out, settings, {}, input.base_value);
+  const at::Tensor exact_keys = value_loss(input, input.held_out, settings, {}, input.base_value);
   CHECK(apart(exact_keys, learned.value.base_loss) < 1e-6);
 }
 
@@ -290,8 +292,9 @@ TEST_CASE("sequences too short for the windows are refused", "[learn]") {
   LearnSettings settings = small_settings();
   input.held_out = {sequence_of(31, 50)};
   CHECK_THROWS_AS(learn(input, settings, {}), kvlab::Unsupported);
-  CHECK_THROWS_WITH(learn(input, settings, {}),
-                    "a learning sequence of 31 tokens is too short: sink 8, recent 16 and 16 queries need 32");
+  CHECK_THROWS_WITH(
+      learn(input, settings, {}),
+      "a learning sequence of 31 tokens is too short: sink 8, recent 16 and 16 queries need 32");
   input.held_out = {};
   CHECK_THROWS_AS(learn(input, settings, {}), kvlab::Unsupported);
 }
@@ -305,7 +308,8 @@ TEST_CASE("losses at stored rotations are those of OptR's published code", "[lea
     const LearnSettings& s = peer.settings;
     CHECK(apart(key_loss(in, in.held_out, s, in.base_key), stored("K_loss_held_base")) < 1e-3);
     CHECK(apart(key_loss(in, in.train, s, in.base_key), stored("K_loss_calib_base")) < 1e-3);
-    CHECK(apart(key_loss(in, in.held_out, s, peer.key_rotation), stored("K_loss_held_final")) < 1e-3);
+    CHECK(apart(key_loss(in, in.held_out, s, peer.key_rotation), stored("K_loss_held_final")) <
+          1e-3);
     CHECK(apart(key_loss(in, in.train, s, peer.key_rotation), stored("K_loss_calib_final")) < 1e-3);
     const auto value = [&](const std::vector<Sequence>& on, const at::Tensor& rotation) {
       return value_loss(in, on, s, peer.key_rotation, rotation);
@@ -330,8 +334,8 @@ TEST_CASE("learning ends as low as OptR's published code", "[learn][peer]") {
       return file.read(peer.name, dataset).to(at::kDouble);
     };
     const Learned learned = learn(peer.input, peer.settings, {});
-    // The curve starts before any update; from there on the optimizer is chaotic (a start moved by 1e-6 ends up to 54
-    // percent elsewhere), so the yardstick is the worst of the published runs.
+    // The curve starts before any update; from there on the optimizer is chaotic (a start moved by
+    // 1e-6 ends up to 54 percent elsewhere), so the yardstick is the worst of the published runs.
     CHECK(apart(learned.key.curve[0], stored("K_loss_calib_curve")[0]) < 1e-4);
     const double worst =
         std::max(stored("K_loss_held_final").mean().item<double>(),

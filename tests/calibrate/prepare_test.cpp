@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 
 fs::path new_folder() {
   static int count = 0;
-  const fs::path path = fs::temp_directory_path() /
-                        ("kvlab_prepare_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
+  const fs::path path = fs::temp_directory_path() / ("kvlab_prepare_" + std::to_string(::getpid()) +
+                                                     "_" + std::to_string(count++));
   fs::create_directories(path);
   return path;
 }
@@ -39,8 +39,9 @@ struct Folder {
 /// Two KV heads of 32 channels.
 data::Sample calibration() { return cases::gaussian_sample({2, 2, 4, 64, 32}, 1100); }
 
-Prepared prepared(const method::Recipe& recipe, const data::Sample* sample = nullptr, int64_t seed = 0,
-                  int64_t kv_heads = 2, int64_t head_dim = 32, int64_t layer = 0) {
+Prepared prepared(const method::Recipe& recipe, const data::Sample* sample = nullptr,
+                  int64_t seed = 0, int64_t kv_heads = 2, int64_t head_dim = 32,
+                  int64_t layer = 0) {
   CalibrationStore store{fs::path()};
   std::optional<calibrate::CalibrationSample> given;
   if (sample != nullptr) given = cases::calibration_of(*sample);
@@ -77,23 +78,28 @@ TEST_CASE("a centre is the mean over all calibration tokens, per KV head in fp32
   CHECK(center[1][7].item<double>() == Approx(sum / 128).epsilon(1e-6));
 }
 
-TEST_CASE("D44 one covariance rotation a layer averages the heads, or each has its own", "[prepare]") {
+TEST_CASE("D44 one covariance rotation a layer averages the heads, or each has its own",
+          "[prepare]") {
   const data::Sample sample = calibration();
   const at::Tensor covariance = calibrate::query_covariance(sample);
   const Prepared layer = prepared(recipe("oscar_cov"), &sample);
   const Prepared head = prepared(recipe("oscar_cov", {{"key.covariance_scope", "head"}}), &sample);
   CHECK(at::allclose(layer.key.stored_rotation,
-                     calibrate::covariance_rotation(covariance.mean(0, true), true, true), 0, 1e-12));
-  CHECK(at::allclose(head.key.stored_rotation, calibrate::covariance_rotation(covariance, true, true), 0, 1e-12));
+                     calibrate::covariance_rotation(covariance.mean(0, true), true, true), 0,
+                     1e-12));
+  CHECK(at::allclose(head.key.stored_rotation,
+                     calibrate::covariance_rotation(covariance, true, true), 0, 1e-12));
   CHECK(layer.key.stored_rotation.size(0) == 1);
   CHECK(head.key.stored_rotation.size(0) == 2);
   // Values have a covariance of their own, in two forms.
   const Prepared exact = prepared(recipe("oscar_cov_exact"), &sample);
   const auto value_rotation = [&](calibrate::Form form) {
-    return calibrate::covariance_rotation(calibrate::value_covariance(sample, form).mean(0, true), true, true);
+    return calibrate::covariance_rotation(calibrate::value_covariance(sample, form).mean(0, true),
+                                          true, true);
   };
   CHECK(at::allclose(layer.value.stored_rotation, value_rotation(calibrate::Form::code), 0, 1e-12));
-  CHECK(at::allclose(exact.value.stored_rotation, value_rotation(calibrate::Form::paper), 0, 1e-12));
+  CHECK(
+      at::allclose(exact.value.stored_rotation, value_rotation(calibrate::Form::paper), 0, 1e-12));
   CHECK(at::equal(exact.key.stored_rotation, layer.key.stored_rotation));
 }
 
@@ -122,16 +128,19 @@ TEST_CASE("D44 heads that want different rotations lose by sharing one", "[prepa
 TEST_CASE("calibrated thresholds are order statistics of what enters the codec", "[prepare]") {
   const data::Sample sample = calibration();
   const method::Recipe method =
-      recipe("quarot_windows_centered", {{"key.codec.clip_source", "calibrated"}, {"key.token_scale", "l2_head"}});
+      recipe("quarot_windows_centered",
+             {{"key.codec.clip_source", "calibrated"}, {"key.token_scale", "l2_head"}});
   const Prepared made = prepared(method, &sample);
   REQUIRE(made.key.threshold.sizes() == at::IntArrayRef({2}));
   CHECK_FALSE(made.value.threshold.defined());
   for (int64_t head = 0; head < 2; ++head) {
     std::vector<float> all;
     for (int64_t b = 0; b < 2; ++b) {
-      const at::Tensor centred = sample.k[b][head].to(at::kDouble) - made.key.transform.center()[head];
+      const at::Tensor centred =
+          sample.k[b][head].to(at::kDouble) - made.key.transform.center()[head];
       const at::Tensor y = centred.matmul(transform::hadamard(32));
-      const at::Tensor entering = (y / y.norm(2, -1, true).to(at::kFloat).to(at::kDouble)).to(at::kFloat);
+      const at::Tensor entering =
+          (y / y.norm(2, -1, true).to(at::kFloat).to(at::kDouble)).to(at::kFloat);
       for (int64_t t = 0; t < 64; ++t) {
         for (int64_t c = 0; c < 32; ++c) all.push_back(std::fabs(entering[t][c].item<float>()));
       }
@@ -143,26 +152,28 @@ TEST_CASE("calibrated thresholds are order statistics of what enters the codec",
 }
 
 TEST_CASE("what needs a calibration set says so when there is none", "[prepare]") {
-  for (const char* id : {"quarot_windows_centered", "oscar_cov", "oscar_cov_exact", "optr", "oscar_optr"}) {
+  for (const char* id :
+       {"quarot_windows_centered", "oscar_cov", "oscar_cov_exact", "optr", "oscar_optr"}) {
     CAPTURE(id);
     CHECK(method::needs_calibration(recipe(id)));
     CHECK_THROWS_WITH(prepared(recipe(id)), ContainsSubstring("needs a calibration set"));
   }
   CHECK_THROWS_WITH(prepared(recipe("quarot_windows", {{"key.codec.clip_source", "calibrated"}})),
                     ContainsSubstring("calibrated needs a calibration set"));
-  for (const char* id : {"bf16", "kivi", "oscar_ots", "quarot_windows"}) CHECK_NOTHROW(prepared(recipe(id)));
+  for (const char* id : {"bf16", "kivi", "oscar_ots", "quarot_windows"})
+    CHECK_NOTHROW(prepared(recipe(id)));
 }
 
 TEST_CASE("D47 a calibration set of another shape is refused", "[prepare]") {
   const data::Sample sample = calibration();
-  CHECK_THROWS_WITH(prepared(recipe("oscar_cov"), &sample, 0, 4, 32), ContainsSubstring("2 KV heads of 32 channels") &&
-                                                                        ContainsSubstring("4 of 32"));
+  CHECK_THROWS_WITH(prepared(recipe("oscar_cov"), &sample, 0, 4, 32),
+                    ContainsSubstring("2 KV heads of 32 channels") && ContainsSubstring("4 of 32"));
   CHECK_THROWS_WITH(prepared(recipe("oscar_cov"), &sample, 0, 2, 64), ContainsSubstring("2 of 64"));
 }
 
 TEST_CASE("random rotations follow the seed and differ between the sides", "[prepare]") {
-  const method::Recipe method = recipe("int2_naive", {{"key.rotate", "random_orthogonal"},
-                                                      {"value.rotate", "random_orthogonal"}});
+  const method::Recipe method = recipe(
+      "int2_naive", {{"key.rotate", "random_orthogonal"}, {"value.rotate", "random_orthogonal"}});
   CHECK(method::uses_seed(method));
   const Prepared first = prepared(method, nullptr, 3);
   CHECK(at::equal(first.key.stored_rotation, prepared(method, nullptr, 3).key.stored_rotation));
@@ -180,10 +191,12 @@ TEST_CASE("D43 the rotation of every preset is orthogonal to 1e-12", "[prepare]"
   const at::Tensor x = plain::gaussian({20, 32}, 1121).to(at::kDouble);
   for (const std::string& id : method::method_ids()) {
     CAPTURE(id);
-    const Prepared made = prepared(
-        recipe(id, {{"calibrate.tokens", 128}, {"calibrate.steps", 3}, {"calibrate.sink", 4}, {"calibrate.recent", 16},
-                    {"calibrate.queries", 8}}),
-        &sample);
+    const Prepared made = prepared(recipe(id, {{"calibrate.tokens", 128},
+                                               {"calibrate.steps", 3},
+                                               {"calibrate.sink", 4},
+                                               {"calibrate.recent", 16},
+                                               {"calibrate.queries", 8}}),
+                                   &sample);
     for (const calibrate::PreparedSide* side : {&made.key, &made.value}) {
       for (int64_t head = 0; head < 2; ++head) {
         const at::Tensor r = side->transform.rotation_of(head);
@@ -195,7 +208,8 @@ TEST_CASE("D43 the rotation of every preset is orthogonal to 1e-12", "[prepare]"
     // What a preset names is what it gets.
     const std::string rotate = get_text(recipe(id).settings, "key.rotate");
     CHECK(made.key.transform.rotation().defined() == (rotate != "none" && !made.key.passthrough));
-    CHECK(made.key.stored_rotation.defined() == (rotate != "none" && rotate != "hadamard" && !made.key.passthrough));
+    CHECK(made.key.stored_rotation.defined() ==
+          (rotate != "none" && rotate != "hadamard" && !made.key.passthrough));
   }
 }
 
@@ -205,7 +219,8 @@ TEST_CASE("D47 a rotation from a file is used as it is, with its centre", "[prep
   calibrate::RotationFile file = file_of(7, 2, 32);
   file.layers[7].key.center = plain::gaussian({2, 32}, 1130);
   calibrate::write_rotation_file(path, file);
-  const method::Recipe method = recipe("int2_naive", {{"key.rotate", "file:" + path}, {"value.rotate", "none"}});
+  const method::Recipe method =
+      recipe("int2_naive", {{"key.rotate", "file:" + path}, {"value.rotate", "none"}});
   const Prepared made = prepared(method, nullptr, 0, 2, 32, 7);
   CHECK(at::equal(made.key.stored_rotation, file.layers[7].key.rotation));
   CHECK(at::equal(made.key.transform.center(), file.layers[7].key.center));
@@ -224,10 +239,12 @@ TEST_CASE("D47 a rotation from a file is used as it is, with its centre", "[prep
   }
   SECTION("a side that it does not hold") {
     const method::Recipe value = recipe("int2_naive", {{"value.rotate", "file:" + path}});
-    CHECK_THROWS_WITH(prepared(value, nullptr, 0, 2, 32, 7), ContainsSubstring("no value rotation for layer 7"));
+    CHECK_THROWS_WITH(prepared(value, nullptr, 0, 2, 32, 7),
+                      ContainsSubstring("no value rotation for layer 7"));
   }
   SECTION("no file") {
-    const method::Recipe absent = recipe("int2_naive", {{"key.rotate", "file:" + path + ".absent"}});
+    const method::Recipe absent =
+        recipe("int2_naive", {{"key.rotate", "file:" + path + ".absent"}});
     CHECK_THROWS_AS(prepared(absent), Error);
   }
 }
@@ -273,7 +290,8 @@ TEST_CASE("a finished calibration is made once and kept in memory and on disk", 
   CHECK(memory.get(key, 3, make(7))->key.center[0][0].item<float>() == 7.0f);
 }
 
-TEST_CASE("D47 a damaged or foreign file in the store is made anew, never guessed at", "[prepare]") {
+TEST_CASE("D47 a damaged or foreign file in the store is made anew, never guessed at",
+          "[prepare]") {
   const Folder folder;
   const std::string key(64, 'a');
   CalibrationStore(folder.path).get(key, 3, [] { return layer_of(1); });
@@ -295,7 +313,10 @@ TEST_CASE("D47 a damaged or foreign file in the store is made anew, never guesse
   const auto layer = CalibrationStore(folder.path).get(key, 3, [] { return layer_of(8); });
   CHECK(layer->key.center[0][0].item<float>() == 8.0f);
   // And it replaced what was there.
-  CHECK(CalibrationStore(folder.path).get(key, 3, [] { return layer_of(9); })->key.center[0][0].item<float>() == 8.0f);
+  CHECK(CalibrationStore(folder.path)
+            .get(key, 3, [] { return layer_of(9); })
+            ->key.center[0][0]
+            .item<float>() == 8.0f);
 }
 
 TEST_CASE("threads that want the same calibration wait for one of them", "[prepare]") {
@@ -330,20 +351,28 @@ TEST_CASE("calibrations are told apart by content, layer, scope and form", "[pre
   const data::Sample first = calibration();
   const data::Sample second = cases::gaussian_sample({2, 2, 4, 64, 32}, 1140);
   CalibrationStore store(folder.path);
-  const auto rotations = [&](const method::Recipe& recipe, const data::Sample& sample, const char* content,
-                             int64_t layer) {
-    const Prepared made = calibrate::prepare(recipe, 2, 32, layer, 0, cases::calibration_of(sample, content), store, {});
+  const auto rotations = [&](const method::Recipe& recipe, const data::Sample& sample,
+                             const char* content, int64_t layer) {
+    const Prepared made = calibrate::prepare(recipe, 2, 32, layer, 0,
+                                             cases::calibration_of(sample, content), store, {});
     return std::pair{made.key.stored_rotation, made.value.stored_rotation};
   };
   const method::Recipe method = recipe("oscar_cov");
   const auto base = rotations(method, first, "first", 0);
   CHECK(at::equal(rotations(method, first, "first", 0).first, base.first));
   CHECK_FALSE(at::equal(rotations(method, second, "second", 0).first, base.first));
-  CHECK_FALSE(at::equal(rotations(method, second, "first", 1).first, base.first));  // another layer's sample
-  CHECK(rotations(recipe("oscar_cov", {{"key.covariance_scope", "head"}}), first, "first", 0).first.size(0) == 2);
-  CHECK_FALSE(at::equal(rotations(recipe("oscar_cov_exact"), first, "first", 0).second, base.second));
-  CHECK_FALSE(at::equal(rotations(recipe("oscar_cov", {{"key.bit_reversal", false}}), first, "first", 0).first, base.first));
-  CHECK_FALSE(at::equal(rotations(recipe("oscar_cov", {{"key.rotate", "covariance"}}), first, "first", 0).first, base.first));
+  CHECK_FALSE(at::equal(rotations(method, second, "first", 1).first,
+                        base.first));  // another layer's sample
+  CHECK(rotations(recipe("oscar_cov", {{"key.covariance_scope", "head"}}), first, "first", 0)
+            .first.size(0) == 2);
+  CHECK_FALSE(
+      at::equal(rotations(recipe("oscar_cov_exact"), first, "first", 0).second, base.second));
+  CHECK_FALSE(at::equal(
+      rotations(recipe("oscar_cov", {{"key.bit_reversal", false}}), first, "first", 0).first,
+      base.first));
+  CHECK_FALSE(at::equal(
+      rotations(recipe("oscar_cov", {{"key.rotate", "covariance"}}), first, "first", 0).first,
+      base.first));
   // A key rotation is none for values.
   CHECK_FALSE(at::allclose(base.first, base.second, 1e-2, 1e-2));
 }

@@ -45,7 +45,8 @@ RotationFile example() {
   layer.key.rotation = transform::random_orthogonal(8, 1).unsqueeze(0);
   layer.key.center = plain::gaussian({2, 8}, 1000);
   layer.key.extra["kept"] = at::tensor({1.0, 0.0}, at::kDouble);
-  layer.value.rotation = at::stack({transform::random_orthogonal(8, 2), transform::random_orthogonal(8, 3)});
+  layer.value.rotation =
+      at::stack({transform::random_orthogonal(8, 2), transform::random_orthogonal(8, 3)});
   file.layers[0].key.center = plain::gaussian({2, 8}, 1001);
   return file;
 }
@@ -106,7 +107,8 @@ TEST_CASE("D47 what is no rotation is refused with its place", "[rotation_file]"
   SECTION("not orthogonal") {
     write([](RotationFile& f) { f.layers[10].key.rotation = f.layers[10].key.rotation * 1.01; });
     CHECK_THROWS_WITH(read_rotation_file(path),
-                      ContainsSubstring(path + ":/layer_010/key/rotation") && ContainsSubstring("not orthogonal"));
+                      ContainsSubstring(path + ":/layer_010/key/rotation") &&
+                          ContainsSubstring("not orthogonal"));
   }
   SECTION("NaN") {
     write([](RotationFile& f) { f.layers[10].key.rotation[0][3][3] = std::nan(""); });
@@ -114,20 +116,21 @@ TEST_CASE("D47 what is no rotation is refused with its place", "[rotation_file]"
   }
   SECTION("not square") {
     write([](RotationFile& f) { f.layers[10].value.rotation = at::zeros({2, 8, 4}, at::kDouble); });
-    CHECK_THROWS_WITH(read_rotation_file(path),
-                      ContainsSubstring("/layer_010/value/rotation") && ContainsSubstring("[2, 8, 4]"));
+    CHECK_THROWS_WITH(read_rotation_file(path), ContainsSubstring("/layer_010/value/rotation") &&
+                                                    ContainsSubstring("[2, 8, 4]"));
   }
   SECTION("one matrix without a dimension for heads") {
-    write([](RotationFile& f) { f.layers[10].value.rotation = transform::random_orthogonal(8, 3); });
+    write(
+        [](RotationFile& f) { f.layers[10].value.rotation = transform::random_orthogonal(8, 3); });
     CHECK_THROWS_WITH(read_rotation_file(path), ContainsSubstring("[8, 8]"));
   }
   SECTION("another schema") {
     h5::File file = h5::File::create(path);
     file.set_attribute("/", "schema", std::string_view("kvlab.capture/1"));
     file.close();
-    CHECK_THROWS_WITH(read_rotation_file(path),
-                      ContainsSubstring(path) && ContainsSubstring("kvlab.rotation/1") &&
-                          ContainsSubstring("kvlab.capture/1"));
+    CHECK_THROWS_WITH(read_rotation_file(path), ContainsSubstring(path) &&
+                                                    ContainsSubstring("kvlab.rotation/1") &&
+                                                    ContainsSubstring("kvlab.capture/1"));
   }
   SECTION("a group with a strange name") {
     h5::File file = h5::File::create(path);

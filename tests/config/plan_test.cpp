@@ -1,3 +1,5 @@
+#include <set>
+
 #include "catch.h"
 #include "config/planning.h"
 

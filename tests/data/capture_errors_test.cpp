@@ -138,12 +138,10 @@ TEST_CASE("data: wrong tokens and positions of a capture are named", "[data]") {
     });
   };
   CHECK(with_tokens([](h5::File&) {}) == "/tokens is missing, expected int32 [B, T]");
-  CHECK(with_tokens([](h5::File& file) {
-          file.write("/tokens", std::vector<int32_t>{1, 2});
-        }) == "/tokens has 1 dimensions, expected 2: [B, T]");
-  CHECK(with_tokens([](h5::File& file) {
-          file.write("/tokens", std::vector<float>{1, 2});
-        }) == "/tokens holds float32, expected int32 [B, T]");
+  CHECK(with_tokens([](h5::File& file) { file.write("/tokens", std::vector<int32_t>{1, 2}); }) ==
+        "/tokens has 1 dimensions, expected 2: [B, T]");
+  CHECK(with_tokens([](h5::File& file) { file.write("/tokens", std::vector<float>{1, 2}); }) ==
+        "/tokens holds float32, expected int32 [B, T]");
 }
 
 TEST_CASE("data: a capture without layers, or with a misnamed one, is refused", "[data]") {

@@ -23,7 +23,8 @@ inline const std::set<std::string> kAll = {"error", "attention", "tni", "memory"
 inline kvlab::method::Recipe recipe(const std::string& id, const kvlab::Settings& edits = {}) {
   kvlab::method::Recipe result = kvlab::method::preset(id);
   for (const auto& [key, value] : edits) {
-    if (const auto wrong = kvlab::method::apply_edit(result, key, value)) throw kvlab::Error(*wrong);
+    if (const auto wrong = kvlab::method::apply_edit(result, key, value))
+      throw kvlab::Error(*wrong);
   }
   return result;
 }
@@ -34,11 +35,14 @@ struct Shape {
 };
 
 inline at::ScalarType type_of(kvlab::DType dtype) {
-  return dtype == kvlab::DType::fp32 ? at::kFloat : dtype == kvlab::DType::fp16 ? at::kHalf : at::kBFloat16;
+  return dtype == kvlab::DType::fp32   ? at::kFloat
+         : dtype == kvlab::DType::fp16 ? at::kHalf
+                                       : at::kBFloat16;
 }
 
 /// Gaussian keys, values and queries; probes at `positions` (all where empty).
-inline kvlab::data::Sample gaussian_sample(const Shape& s, uint64_t seed, std::vector<int64_t> positions = {}) {
+inline kvlab::data::Sample gaussian_sample(const Shape& s, uint64_t seed,
+                                           std::vector<int64_t> positions = {}) {
   if (positions.empty()) {
     for (int64_t p = 0; p < s.tokens; ++p) positions.push_back(p);
   }
@@ -46,28 +50,32 @@ inline kvlab::data::Sample gaussian_sample(const Shape& s, uint64_t seed, std::v
   kvlab::data::Sample sample;
   sample.dtype = s.dtype;
   sample.q = plain::gaussian({s.batch, s.q_heads, count, s.head_dim}, seed).to(type_of(s.dtype));
-  sample.k = plain::gaussian({s.batch, s.kv_heads, s.tokens, s.head_dim}, seed + 1).to(type_of(s.dtype));
-  sample.v = plain::gaussian({s.batch, s.kv_heads, s.tokens, s.head_dim}, seed + 2).to(type_of(s.dtype));
+  sample.k =
+      plain::gaussian({s.batch, s.kv_heads, s.tokens, s.head_dim}, seed + 1).to(type_of(s.dtype));
+  sample.v =
+      plain::gaussian({s.batch, s.kv_heads, s.tokens, s.head_dim}, seed + 2).to(type_of(s.dtype));
   sample.w_o = plain::gaussian({8, s.q_heads * s.head_dim}, seed + 3);
   sample.positions = at::tensor(positions, at::kLong);
   return sample;
 }
 
-inline std::optional<kvlab::calibrate::CalibrationSample> calibration_of(const kvlab::data::Sample& sample,
-                                                                         const std::string& content = "content") {
+inline std::optional<kvlab::calibrate::CalibrationSample> calibration_of(
+    const kvlab::data::Sample& sample, const std::string& content = "content") {
   const auto shared = std::make_shared<const kvlab::data::Sample>(sample);
   return kvlab::calibrate::CalibrationSample{[shared] { return shared; }, content};
 }
 
 /// Prepares and evaluates one cell; calibrated on `calibration` where it is given.
-inline kvlab::metrics::Measured run(const kvlab::data::Sample& sample, const kvlab::method::Recipe& recipe,
+inline kvlab::metrics::Measured run(const kvlab::data::Sample& sample,
+                                    const kvlab::method::Recipe& recipe,
                                     const std::set<std::string>& measure = kAll,
-                                    const kvlab::data::Sample* calibration = nullptr, int64_t seed = 0) {
+                                    const kvlab::data::Sample* calibration = nullptr,
+                                    int64_t seed = 0) {
   kvlab::calibrate::CalibrationStore store{std::filesystem::path()};
   std::optional<kvlab::calibrate::CalibrationSample> given;
   if (calibration != nullptr) given = calibration_of(*calibration);
-  const kvlab::calibrate::Prepared prepared =
-      kvlab::calibrate::prepare(recipe, sample.kv_heads(), sample.head_dim(), 0, seed, given, store, {});
+  const kvlab::calibrate::Prepared prepared = kvlab::calibrate::prepare(
+      recipe, sample.kv_heads(), sample.head_dim(), 0, seed, given, store, {});
   const kvlab::metrics::SampleContext context(sample);
   return kvlab::metrics::evaluate(context, prepared, recipe, measure);
 }

@@ -23,8 +23,8 @@ std::vector<double> list(const at::Tensor& x) {
   return {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()};
 }
 
-/// B = 2, GQA 3. Multiples of 1/16 with few bits: rotating by a Hadamard matrix of 16 is exact, so that both ways feed
-/// the codec the same numbers.
+/// B = 2, GQA 3. Multiples of 1/16 with few bits: rotating by a Hadamard matrix of 16 is exact, so
+/// that both ways feed the codec the same numbers.
 data::Sample exact_sample() {
   data::Sample sample;
   const auto grid = [](at::IntArrayRef shape, uint64_t seed) {
@@ -39,7 +39,8 @@ data::Sample exact_sample() {
   return sample;
 }
 
-void compare(const metrics::Measured& measured, const std::map<std::string, plain::Numbers>& expected) {
+void compare(const metrics::Measured& measured,
+             const std::map<std::string, plain::Numbers>& expected) {
   auto arrays = measured.metrics;
   arrays.insert(measured.tokens.begin(), measured.tokens.end());
   for (const auto& [name, numbers] : expected) {
@@ -75,27 +76,46 @@ TEST_CASE("every metric equals loops over its definition", "[metrics]") {
   const std::vector<Case> all = {
       // Per channel with everything in front of it, buffers emptied together.
       {"oscar_ots",
-       {{"key.center", "head_mean"}, {"key.codec.group", 4}, {"value.codec.group", 8}, {"window.sink", 3},
+       {{"key.center", "head_mean"},
+        {"key.codec.group", 4},
+        {"value.codec.group", 8},
+        {"window.sink", 3},
         {"window.recent", 8}},
        {"full", 3, 8, 4, 1}},
       // KIVI's two windows, scales of each head in bf16 on both sides.
       {"kivi",
-       {{"key.codec.group", 8}, {"value.codec.group", 16}, {"key.token_scale", "max_head"},
-        {"key.token_scale_params", "bf16"}, {"value.rotate", "hadamard"}, {"value.token_scale", "mean_abs_head"},
-        {"value.order", "scale_rotate"}, {"window.recent", 16}},
+       {{"key.codec.group", 8},
+        {"value.codec.group", 16},
+        {"key.token_scale", "max_head"},
+        {"key.token_scale_params", "bf16"},
+        {"value.rotate", "hadamard"},
+        {"value.token_scale", "mean_abs_head"},
+        {"value.order", "scale_rotate"},
+        {"window.recent", 16}},
        {"kivi", 0, 16, 8, 1}},
       // Per token with clips.
       {"int2_naive_windows",
-       {{"window.sink", 5}, {"window.recent", 6}, {"key.rotate", "hadamard"}, {"key.codec.bits", 3}},
+       {{"window.sink", 5},
+        {"window.recent", 6},
+        {"key.rotate", "hadamard"},
+        {"key.codec.bits", 3}},
        {"block", 5, 6, 1, 1}},
       // The ring, inverse norms, a symmetric grid with fp32 parameters.
       {"quarot_token",
-       {{"window.flush", "ring"}, {"window.recent", 4}, {"key.token_scale", "l2_head"}, {"key.norm_op", "rsqrt"},
-        {"value.codec.grid", "symmetric"}, {"value.codec.params", "fp32"}, {"value.codec.bits", 4}},
+       {{"window.flush", "ring"},
+        {"window.recent", 4},
+        {"key.token_scale", "l2_head"},
+        {"key.norm_op", "rsqrt"},
+        {"value.codec.grid", "symmetric"},
+        {"value.codec.params", "fp32"},
+        {"value.codec.bits", 4}},
        {"ring", 0, 4, 1, 1}},
       // Groups of 4 and 6 tokens flush by twelve.
       {"kcvt_base",
-       {{"key.codec.group", 4}, {"value.codec.axis", "channel"}, {"value.codec.group", 6}, {"window.recent", 5},
+       {{"key.codec.group", 4},
+        {"value.codec.axis", "channel"},
+        {"value.codec.group", 6},
+        {"window.recent", 5},
         {"window.flush", "block"}},
        {"block", 0, 5, 4, 6}},
   };
@@ -112,8 +132,10 @@ TEST_CASE("every metric equals loops over its definition", "[metrics]") {
     for (const metrics::MetricInfo& info : metrics::catalog()) {
       if (info.measure != "kernel_time") CHECK(measured.metrics.count(info.name) == 1);
     }
-    // The two parts of an error vector add up: by the triangle inequality the whole is no longer than both.
-    CHECK(scalar(measured, "wo_rel") <= scalar(measured, "wo_rel_k") + scalar(measured, "wo_rel_v") + 1e-12);
+    // The two parts of an error vector add up: by the triangle inequality the whole is no longer
+    // than both.
+    CHECK(scalar(measured, "wo_rel") <=
+          scalar(measured, "wo_rel_k") + scalar(measured, "wo_rel_v") + 1e-12);
   }
 }
 
@@ -128,7 +150,8 @@ TEST_CASE("a measure gives its own metrics and no others", "[metrics]") {
   const data::Sample sample = gaussian_sample({}, 210, {40, 95});
   for (const metrics::MetricInfo& info : metrics::catalog()) {
     if (info.measure == "kernel_time") continue;
-    const metrics::Measured measured = run(sample, recipe("kivi", {{"window.recent", 32}}), {info.measure});
+    const metrics::Measured measured =
+        run(sample, recipe("kivi", {{"window.recent", 32}}), {info.measure});
     CHECK(measured.metrics.count(info.name) == 1);
     for (const auto& [name, array] : measured.metrics) {
       CHECK(metrics::find_metric(name)->measure == info.measure);
@@ -141,16 +164,18 @@ TEST_CASE("a passthrough method has no error, no history and its captured bits",
   Shape shape;
   shape.dtype = dtype;
   const metrics::Measured measured = run(gaussian_sample(shape, 220, {10, 95}), recipe("bf16"));
-  for (const char* name : {"k_mse", "k_nmse", "v_mse", "v_nmse", "saturated", "nonfinite", "logit_mse", "out_rel",
-                           "out_rel_k", "out_rel_v", "wo_rel", "wo_rel_k", "wo_rel_v", "bytes_codes", "bytes_params",
-                           "bytes_scales", "bytes_centers", "rotation_bytes"}) {
+  for (const char* name :
+       {"k_mse", "k_nmse", "v_mse", "v_nmse", "saturated", "nonfinite", "logit_mse", "out_rel",
+        "out_rel_k", "out_rel_v", "wo_rel", "wo_rel_k", "wo_rel_v", "bytes_codes", "bytes_params",
+        "bytes_scales", "bytes_centers", "rotation_bytes"}) {
     CAPTURE(name);
     CHECK(scalar(measured, name) == 0.0);
   }
   CHECK(scalar(measured, "attn_kl") == 0.0);
   CHECK(scalar(measured, "attn_top1") == 1.0);
   CHECK(scalar(measured, "out_cos") == Approx(1.0).epsilon(1e-12));
-  for (const char* name : {"tni_ratio_in", "tni_block_ratio", "tni_bound", "tni_block_mse", "bits_per_element_hist"}) {
+  for (const char* name :
+       {"tni_ratio_in", "tni_block_ratio", "tni_bound", "tni_block_mse", "bits_per_element_hist"}) {
     CAPTURE(name);
     CHECK(std::isnan(scalar(measured, name)));
   }
@@ -184,7 +209,8 @@ TEST_CASE("one passthrough side keeps its part exact", "[metrics]") {
 }
 
 TEST_CASE("D21 the tail that fills no group stays in full precision", "[metrics]") {
-  // U(5,6), T = 40, G = 32: the error of the span is that of whole groups, that of the tail is nothing.
+  // U(5,6), T = 40, G = 32: the error of the span is that of whole groups, that of the tail is
+  // nothing.
   Shape shape = {1, 1, 1, 40, 128};
   data::Sample sample = gaussian_sample(shape, 240, {39});
   sample.k = plain::flat_random({1, 1, 40, 128}, 241) + 5.0;
@@ -199,13 +225,15 @@ TEST_CASE("D21 the tail that fills no group stays in full precision", "[metrics]
 
 TEST_CASE("errors and saturation over nothing are NaN and 0", "[metrics]") {
   // A sequence that is shorter than its first group.
-  const metrics::Measured measured = run(gaussian_sample({1, 2, 4, 20, 32}, 250, {19}), recipe("kivi"));
-  for (const char* name : {"k_mse", "k_nmse", "v_mse", "tni_ratio_in", "tni_block_ratio", "tni_bound",
-                           "tni_block_mse", "bits_per_element_hist"}) {
+  const metrics::Measured measured =
+      run(gaussian_sample({1, 2, 4, 20, 32}, 250, {19}), recipe("kivi"));
+  for (const char* name : {"k_mse", "k_nmse", "v_mse", "tni_ratio_in", "tni_block_ratio",
+                           "tni_bound", "tni_block_mse", "bits_per_element_hist"}) {
     CAPTURE(name);
     CHECK(std::isnan(scalar(measured, name)));
   }
-  for (const char* name : {"saturated", "nonfinite", "bytes_codes", "bytes_params", "wo_rel", "attn_kl"}) {
+  for (const char* name :
+       {"saturated", "nonfinite", "bytes_codes", "bytes_params", "wo_rel", "attn_kl"}) {
     CAPTURE(name);
     CHECK(scalar(measured, name) == 0.0);
   }
@@ -218,8 +246,8 @@ TEST_CASE("0/0 is 0: zero keys, values and outputs", "[metrics]") {
   sample.k.zero_();
   sample.v.zero_();
   const metrics::Measured measured = run(sample, recipe("oscar_ots", {{"window.recent", 32}}));
-  for (const char* name : {"k_mse", "k_nmse", "v_nmse", "out_rel", "out_rel_k", "out_rel_v", "out_cos", "wo_rel",
-                           "tni_cv", "saturated", "nonfinite"}) {
+  for (const char* name : {"k_mse", "k_nmse", "v_nmse", "out_rel", "out_rel_k", "out_rel_v",
+                           "out_cos", "wo_rel", "tni_cv", "saturated", "nonfinite"}) {
     CAPTURE(name);
     CHECK(scalar(measured, name) == 0.0);
   }
@@ -228,13 +256,14 @@ TEST_CASE("0/0 is 0: zero keys, values and outputs", "[metrics]") {
 }
 
 TEST_CASE("decoded values that are not finite are counted by side and head", "[metrics]") {
-  // lo = −3e38, hi = 3e38: their distance leaves float32, so the scale is the largest float and the upper levels are
-  // infinite.
+  // lo = −3e38, hi = 3e38: their distance leaves float32, so the scale is the largest float and the
+  // upper levels are infinite.
   data::Sample sample = gaussian_sample({1, 2, 2, 8, 8}, 270, {7});
   sample.v[0][1][2][3] = 3e38f;
   sample.v[0][1][2][4] = -3e38f;
-  const metrics::Measured measured =
-      run(sample, recipe("int2_naive", {{"key.codec.params", "fp32"}, {"value.codec.params", "fp32"}}), {"error"});
+  const metrics::Measured measured = run(
+      sample, recipe("int2_naive", {{"key.codec.params", "fp32"}, {"value.codec.params", "fp32"}}),
+      {"error"});
   const std::vector<double> counts = list(measured.metrics.at("nonfinite"));
   CHECK(counts[0] == 0.0);
   CHECK(counts[1] >= 1.0);
@@ -255,7 +284,8 @@ TEST_CASE("D30 one sequence of a batch does not touch another", "[metrics]") {
     const metrics::Measured batch = run(both, method);
     const metrics::Measured alone = run(one, method);
     for (const char* name : {"k_se", "v_se", "k_norm", "v_norm"}) {
-      CHECK(at::equal(batch.tokens.at(name)[0].nan_to_num(-1), alone.tokens.at(name)[0].nan_to_num(-1)));
+      CHECK(at::equal(batch.tokens.at(name)[0].nan_to_num(-1),
+                      alone.tokens.at(name)[0].nan_to_num(-1)));
     }
     CHECK(at::equal(batch.tokens.at("out_se")[0], alone.tokens.at("out_se")[0]));
     CHECK(scalar(batch, "bits_per_element") == scalar(alone, "bits_per_element"));
@@ -263,8 +293,8 @@ TEST_CASE("D30 one sequence of a batch does not touch another", "[metrics]") {
 }
 
 TEST_CASE("D62 grouped queries read their KV head as if it were repeated", "[metrics]") {
-  const auto [q_heads, kv_heads] = GENERATE(table<int64_t, int64_t>(
-      {{40, 8}, {24, 4}, {28, 4}, {64, 4}, {32, 32}, {8, 1}, {6, 1}}));
+  const auto [q_heads, kv_heads] = GENERATE(
+      table<int64_t, int64_t>({{40, 8}, {24, 4}, {28, 4}, {64, 4}, {32, 32}, {8, 1}, {6, 1}}));
   CAPTURE(q_heads, kv_heads);
   const data::Sample grouped = gaussian_sample({1, kv_heads, q_heads, 64, 16}, 290, {40, 63});
   data::Sample repeated = grouped;
@@ -274,7 +304,8 @@ TEST_CASE("D62 grouped queries read their KV head as if it were repeated", "[met
   const method::Recipe method = recipe("kivi", {{"window.recent", 32}});
   const metrics::Measured shared = run(grouped, method);
   const metrics::Measured full = run(repeated, method);
-  for (const char* name : {"logit_mse", "attn_kl", "attn_top1", "out_rel", "out_rel_k", "out_rel_v", "out_cos"}) {
+  for (const char* name :
+       {"logit_mse", "attn_kl", "attn_top1", "out_rel", "out_rel_k", "out_rel_v", "out_cos"}) {
     CAPTURE(name);
     CHECK(shared.metrics.at(name).size(0) == q_heads);
     CHECK(at::equal(shared.metrics.at(name), full.metrics.at(name)));
@@ -315,14 +346,17 @@ TEST_CASE("no future token enters a probe, under any flush rule", "[metrics]") {
       CHECK(at::equal(was.narrow(2, 0, j), is.narrow(2, 0, j)));
     }
     // The probe of the token itself does see it.
-    CHECK_FALSE(at::equal(before.tokens.at("out_ss").select(2, j), after.tokens.at("out_ss").select(2, j)));
-    any_change |= !at::equal(before.tokens.at("out_se").narrow(2, j, 72 - j), after.tokens.at("out_se").narrow(2, j, 72 - j));
+    CHECK_FALSE(
+        at::equal(before.tokens.at("out_ss").select(2, j), after.tokens.at("out_ss").select(2, j)));
+    any_change |= !at::equal(before.tokens.at("out_se").narrow(2, j, 72 - j),
+                             after.tokens.at("out_se").narrow(2, j, 72 - j));
   }
   CHECK(any_change);
 }
 
 TEST_CASE("D20 D39 a probe finds the same whatever comes after it", "[metrics]") {
-  // T = 160 in one sample, and cut short after every probe: decoding in any number of calls reads the same codes.
+  // T = 160 in one sample, and cut short after every probe: decoding in any number of calls reads
+  // the same codes.
   for (const char* id : {"kivi", "oscar_ots", "quarot_windows"}) {
     CAPTURE(id);
     const method::Recipe method = recipe(id, {{"window.recent", 32}, {"window.sink", 0}});
@@ -337,19 +371,24 @@ TEST_CASE("D20 D39 a probe finds the same whatever comes after it", "[metrics]")
       part.positions = whole.positions.narrow(0, 0, tokens);
       const metrics::Measured shorter = run(part, method, {"tokens"});
       // Sums over fewer tokens are taken in another order; a code that differs would show at 1e-2.
-      CHECK(at::allclose(shorter.tokens.at("out_se"), all.tokens.at("out_se").narrow(2, 0, tokens), 1e-9, 1e-15));
-      CHECK(at::allclose(shorter.tokens.at("out_ss"), all.tokens.at("out_ss").narrow(2, 0, tokens), 1e-9, 1e-15));
+      CHECK(at::allclose(shorter.tokens.at("out_se"), all.tokens.at("out_se").narrow(2, 0, tokens),
+                         1e-9, 1e-15));
+      CHECK(at::allclose(shorter.tokens.at("out_ss"), all.tokens.at("out_ss").narrow(2, 0, tokens),
+                         1e-9, 1e-15));
     }
   }
 }
 
 TEST_CASE("D18 decoding token by token quantizes keys as a prefill does", "[metrics]") {
-  // Prefill 32, then 168 single steps, G = R = 32: the error of the history is that of groups of 32, not of 1.
+  // Prefill 32, then 168 single steps, G = R = 32: the error of the history is that of groups of
+  // 32, not of 1.
   const auto [grid, expected] =
       GENERATE(table<std::string, double>({{"float_zero", 0.154}, {"rounded_zero", 0.165}}));
   const data::Sample sample = gaussian_sample({1, 16, 16, 200, 128}, 320, {199});
   const metrics::Measured measured =
-      run(sample, recipe("kivi", {{"window.recent", 32}, {"key.codec.grid", grid}, {"key.codec.params", "fp32"}}));
+      run(sample,
+          recipe("kivi",
+                 {{"window.recent", 32}, {"key.codec.grid", grid}, {"key.codec.params", "fp32"}}));
   CHECK(scalar(measured, "k_mse") == Approx(expected).epsilon(0.05));
   CHECK(measured.hist_key[1] == 192);
 }
@@ -357,7 +396,8 @@ TEST_CASE("D18 decoding token by token quantizes keys as a prefill does", "[metr
 TEST_CASE("D95 as many tokens are decoded as the windows say", "[metrics]") {
   const Shape shape = {2, 2, 4, 96, 32};
   const metrics::Measured measured =
-      run(gaussian_sample(shape, 330, {60, 95}), recipe("kivi", {{"window.recent", 32}, {"window.sink", 5}}));
+      run(gaussian_sample(shape, 330, {60, 95}),
+          recipe("kivi", {{"window.recent", 32}, {"window.sink", 5}}));
   // [5, 5 + 32·⌊91/32⌋) on both sides.
   for (const char* name : {"k_se", "v_se"}) {
     CHECK(measured.tokens.at(name).isnan().logical_not().sum().item<int64_t>() == 2 * 2 * 64);
@@ -370,16 +410,24 @@ TEST_CASE("D95 as many tokens are decoded as the windows say", "[metrics]") {
   CHECK(scalar(measured, "wo_rel") > 0.05);  // attention did read them
 }
 
-TEST_CASE("D49 D98 a sink destroyed by per-channel groups shows in divergence and agreement", "[metrics]") {
-  const Settings item = {{"pattern", "low_norm_sink"}, {"tokens", 512}, {"kv_heads", 4}, {"q_heads", 8},
-                         {"head_dim", 128}, {"dtype", "fp32"}, {"sink_form", "flat"}};
+TEST_CASE("D49 D98 a sink destroyed by per-channel groups shows in divergence and agreement",
+          "[metrics]") {
+  const Settings item = {{"pattern", "low_norm_sink"},
+                         {"tokens", 512},
+                         {"kv_heads", 4},
+                         {"q_heads", 8},
+                         {"head_dim", 128},
+                         {"dtype", "fp32"},
+                         {"sink_form", "flat"}};
   const data::Sample sample = data::make_synthetic(item, 0, {"last", 32});
   // kivi's window, groups and grid in both rows: the token scale alone differs.
   const metrics::Measured without = run(sample, recipe("kivi", {{"window.recent", 32}}));
   const metrics::Measured with =
       run(sample, recipe("kivi", {{"window.recent", 32}, {"key.token_scale", "l2_heads"}}));
   const auto sink = [](const metrics::Measured& m) {
-    return (m.tokens.at("k_se")[0].select(1, 0) / m.tokens.at("k_norm")[0].select(1, 0).square()).mean().item<double>();
+    return (m.tokens.at("k_se")[0].select(1, 0) / m.tokens.at("k_norm")[0].select(1, 0).square())
+        .mean()
+        .item<double>();
   };
   CHECK(sink(without) > 10 * sink(with));
   CHECK(scalar(without, "attn_kl") > 2 * scalar(with, "attn_kl"));
@@ -391,8 +439,10 @@ TEST_CASE("D49 D98 a sink destroyed by per-channel groups shows in divergence an
 
 TEST_CASE("D96 reconstruction, score, attention and output errors come together", "[metrics]") {
   const metrics::Measured measured =
-      run(gaussian_sample({}, 340, {95}), recipe("kivi", {{"window.recent", 32}}), {"error", "attention"});
-  for (const char* name : {"k_mse", "k_nmse", "logit_mse", "attn_kl", "out_rel", "wo_rel", "attn_top1"}) {
+      run(gaussian_sample({}, 340, {95}), recipe("kivi", {{"window.recent", 32}}),
+          {"error", "attention"});
+  for (const char* name :
+       {"k_mse", "k_nmse", "logit_mse", "attn_kl", "out_rel", "wo_rel", "attn_top1"}) {
     CHECK(measured.metrics.count(name) == 1);
   }
 }
@@ -406,9 +456,12 @@ TEST_CASE("D97 errors are kept by position", "[metrics]") {
   CHECK(errors.narrow(2, 0, 32).eq(0).all().item<bool>());
   CHECK(errors.narrow(2, 32, 64).gt(0).all().item<bool>());
   // The parts add up to the metric.
-  const double relative = std::sqrt((errors.sum() / measured.tokens.at("out_ss").sum()).item<double>());
+  const double relative =
+      std::sqrt((errors.sum() / measured.tokens.at("out_ss").sum()).item<double>());
   CHECK(relative == Approx(std::sqrt((measured.metrics.at("out_rel").square() *
-                                      measured.tokens.at("out_ss").sum(2)[0]).sum().item<double>() /
+                                      measured.tokens.at("out_ss").sum(2)[0])
+                                         .sum()
+                                         .item<double>() /
                                      measured.tokens.at("out_ss").sum().item<double>()))
                         .epsilon(1e-10));
 }
@@ -423,7 +476,8 @@ TEST_CASE("D55 NaN in a token behind all probes changes nothing", "[metrics]") {
   poisoned.v.narrow(2, 71, 25).fill_(std::numeric_limits<double>::quiet_NaN());
   const metrics::Measured clean = run(sample, method, {"attention"});
   const metrics::Measured measured = run(poisoned, method, {"attention"});
-  for (const char* name : {"logit_mse", "attn_kl", "attn_top1", "out_rel", "out_rel_k", "out_rel_v", "out_cos", "wo_rel"}) {
+  for (const char* name : {"logit_mse", "attn_kl", "attn_top1", "out_rel", "out_rel_k", "out_rel_v",
+                           "out_cos", "wo_rel"}) {
     CAPTURE(name);
     CHECK(at::allclose(measured.metrics.at(name), clean.metrics.at(name), 1e-12, 0));
   }

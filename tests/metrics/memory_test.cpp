@@ -23,7 +23,9 @@ data::Sample sample_of(int64_t tokens) {
 }
 
 /// cases.md: h + (S + R)·(16 − h)/T.
-double formula(double history, double window, double tokens) { return history + window * (16 - history) / tokens; }
+double formula(double history, double window, double tokens) {
+  return history + window * (16 - history) / tokens;
+}
 
 struct Expected {
   const char* id;
@@ -64,21 +66,25 @@ double bits(const Expected& e, int64_t key_history, int64_t value_history, int64
     return n * history_bits + (all - n) * 16;
   };
   double sum = side(e.key_bits, key_history) + side(e.value_bits, value_history);
-  sum += static_cast<double>(key_history) * e.token_scale_bits / (2 * 128);  // two heads share a scale
-  if (e.center) sum += 32;                                                   // fp32, once a layer
+  sum +=
+      static_cast<double>(key_history) * e.token_scale_bits / (2 * 128);  // two heads share a scale
+  if (e.center) sum += 32;                                                // fp32, once a layer
   return sum / (2 * all);
 }
 
 }  // namespace
 
-TEST_CASE("D35 sinks of 64, windows of 256 and groups of 128: the table to three decimals", "[memory]") {
+TEST_CASE("D35 sinks of 64, windows of 256 and groups of 128: the table to three decimals",
+          "[memory]") {
   struct Row {
     const char* params;
     double at_1k, at_4k, at_32k, at_128k;
   };
-  const auto row = GENERATE(values<Row>({{"fp16", 6.547, 3.324, 2.384, 2.284}, {"fp32", 6.719, 3.555, 2.632, 2.533}}));
+  const auto row = GENERATE(
+      values<Row>({{"fp16", 6.547, 3.324, 2.384, 2.284}, {"fp32", 6.719, 3.555, 2.632, 2.533}}));
   CAPTURE(row.params);
-  const method::Recipe method = recipe("quarot_windows", {{"key.codec.params", row.params}, {"value.codec.params", row.params}});
+  const method::Recipe method = recipe(
+      "quarot_windows", {{"key.codec.params", row.params}, {"value.codec.params", row.params}});
   const metrics::Measured at_1k = run(sample_of(1024), method, {"memory"});
   const metrics::Measured at_4k = run(sample_of(4096), method, {"memory"});
   const auto near = [](double value) { return Approx(value).margin(0.0005).epsilon(0); };
@@ -88,7 +94,8 @@ TEST_CASE("D35 sinks of 64, windows of 256 and groups of 128: the table to three
     CHECK(scalar(*measured, "bits_at_32k") == near(row.at_32k));
     CHECK(scalar(*measured, "bits_at_128k") == near(row.at_128k));
   }
-  // By parts at T = 1,024: 704 tokens of history, 320 in full precision, two sides of 2·128 elements a token.
+  // By parts at T = 1,024: 704 tokens of history, 320 in full precision, two sides of 2·128
+  // elements a token.
   const double size = std::string(row.params) == "fp32" ? 4 : 2;
   CHECK(scalar(at_1k, "bytes_codes") == 2 * 704 * 2 * 32);
   CHECK(scalar(at_1k, "bytes_params") == 2 * 704 * 2 * 2 * size);
@@ -96,17 +103,21 @@ TEST_CASE("D35 sinks of 64, windows of 256 and groups of 128: the table to three
   for (const char* name : {"bytes_scales", "bytes_centers", "bytes_padding", "rotation_bytes"}) {
     CHECK(scalar(at_1k, name) == 0.0);
   }
-  CHECK(scalar(at_1k, "bits_per_element") == Approx(formula(2 + 16 * size / 128, 320, 1024)).epsilon(1e-12));
+  CHECK(scalar(at_1k, "bits_per_element") ==
+        Approx(formula(2 + 16 * size / 128, 320, 1024)).epsilon(1e-12));
 }
 
 TEST_CASE("history bits of groups of 32, 64 and 128 with fp16 and fp32 parameters", "[memory]") {
   const auto [group, fp16, fp32] =
       GENERATE(table<int64_t, double, double>({{32, 3.0, 4.0}, {64, 2.5, 3.0}, {128, 2.25, 2.5}}));
-  for (const auto& [params, expected] : {std::pair{"fp16", fp16}, std::pair{"bf16", fp16}, std::pair{"fp32", fp32}}) {
-    const metrics::Measured measured =
-        run(sample_of(512), recipe("kivi", {{"group", group}, {"window.recent", 128}, {"key.codec.params", params},
-                                            {"value.codec.params", params}}),
-            {"memory"});
+  for (const auto& [params, expected] :
+       {std::pair{"fp16", fp16}, std::pair{"bf16", fp16}, std::pair{"fp32", fp32}}) {
+    const metrics::Measured measured = run(sample_of(512),
+                                           recipe("kivi", {{"group", group},
+                                                           {"window.recent", 128},
+                                                           {"key.codec.params", params},
+                                                           {"value.codec.params", params}}),
+                                           {"memory"});
     CHECK(scalar(measured, "bits_per_element_hist") == expected);
   }
 }
@@ -121,8 +132,11 @@ TEST_CASE("D35 bits of every preset against the formula, now and at 8k, 32k and 
     method::Recipe method = recipe(e.id);
     if (method::is_learned(method)) {
       // The bits do not depend on what is learned.
-      method = recipe(e.id, {{"calibrate.steps", 0}, {"calibrate.tokens", 256}, {"calibrate.sink", 4},
-                             {"calibrate.recent", 16}, {"calibrate.queries", 4}});
+      method = recipe(e.id, {{"calibrate.steps", 0},
+                             {"calibrate.tokens", 256},
+                             {"calibrate.sink", 4},
+                             {"calibrate.recent", 16},
+                             {"calibrate.queries", 4}});
     }
     const metrics::Measured measured = run(sample, method, {"memory"}, &calibration);
     plain::Decoder decoder(e.rule);
@@ -131,7 +145,8 @@ TEST_CASE("D35 bits of every preset against the formula, now and at 8k, 32k and 
     const bool buffered = e.rule.flush != "block";
     const int64_t cycle = buffered ? e.rule.recent : std::max(e.rule.key_group, e.rule.value_group);
     for (; length < tokens; ++length) seen = decoder.step();
-    CHECK(scalar(measured, "bits_per_element") == Approx(bits(e, seen.key, seen.value, tokens)).epsilon(1e-12));
+    CHECK(scalar(measured, "bits_per_element") ==
+          Approx(bits(e, seen.key, seen.value, tokens)).epsilon(1e-12));
     for (const auto& [name, most] : {std::pair{"bits_at_8k", 8192}, std::pair{"bits_at_32k", 32768},
                                      std::pair{"bits_at_128k", 131072}}) {
       CAPTURE(name);
@@ -147,11 +162,13 @@ TEST_CASE("D35 bits of every preset against the formula, now and at 8k, 32k and 
       const auto keys = static_cast<double>(measured.hist_key[1] - measured.hist_key[0]);
       const auto values = static_cast<double>(measured.hist_value[1] - measured.hist_value[0]);
       CHECK(scalar(measured, "bits_per_element_hist") ==
-            Approx((keys * (e.key_bits + scale) + values * e.value_bits) / (keys + values)).epsilon(1e-12));
+            Approx((keys * (e.key_bits + scale) + values * e.value_bits) / (keys + values))
+                .epsilon(1e-12));
     }
     CHECK(scalar(measured, "bytes_centers") == (e.center ? 2 * 128 * 4 : 0));
     // A covariance rotation is one matrix a side, a learned one is one for each of two heads.
-    const bool covariance = get_text(method.settings, "key.rotate") == "covariance_hadamard" && e.rule.keys;
+    const bool covariance =
+        get_text(method.settings, "key.rotate") == "covariance_hadamard" && e.rule.keys;
     const double matrices = covariance ? 2 : method::is_learned(method) ? 4 : 0;
     CHECK(scalar(measured, "rotation_bytes") == matrices * 128 * 128 * 4);
   }
@@ -166,27 +183,34 @@ TEST_CASE("token scales and centres count what they take", "[memory]") {
   // 63 tokens of history (the own one is not), three sequences, two heads.
   CHECK(bytes("bytes_scales", {{"key.token_scale", "l2_heads"}}) == 63 * 3 * 4);
   CHECK(bytes("bytes_scales", {{"key.token_scale", "l2_head"}}) == 63 * 3 * 2 * 4);
-  CHECK(bytes("bytes_scales", {{"key.token_scale", "max_head"}, {"key.token_scale_params", "fp16"}}) == 63 * 3 * 2 * 2);
-  CHECK(bytes("bytes_scales", {{"key.token_scale", "l2_heads"}, {"value.token_scale", "l2_head"},
-                               {"value.token_scale_params", "bf16"}}) == 63 * 3 * 4 + 63 * 3 * 2 * 2);
+  CHECK(bytes("bytes_scales", {{"key.token_scale", "max_head"},
+                               {"key.token_scale_params", "fp16"}}) == 63 * 3 * 2 * 2);
+  CHECK(bytes("bytes_scales", {{"key.token_scale", "l2_heads"},
+                               {"value.token_scale", "l2_head"},
+                               {"value.token_scale_params", "bf16"}}) ==
+        63 * 3 * 4 + 63 * 3 * 2 * 2);
   // Once a layer, whatever the number of sequences.
   CHECK(bytes("bytes_centers", {{"key.center", "head_mean"}}) == 2 * 32 * 4);
-  CHECK(bytes("bytes_centers", {{"key.center", "head_mean"}, {"value.center", "head_mean"}}) == 2 * 2 * 32 * 4);
+  CHECK(bytes("bytes_centers", {{"key.center", "head_mean"}, {"value.center", "head_mean"}}) ==
+        2 * 2 * 32 * 4);
   CHECK(bytes("rotation_bytes", {{"key.rotate", "random_orthogonal"}}) == 32 * 32 * 4);
   CHECK(bytes("rotation_bytes", {{"key.rotate", "hadamard"}}) == 0);
-  CHECK(bytes("rotation_bytes", {{"key.rotate", "covariance"}, {"key.covariance_scope", "head"}}) == 2 * 32 * 32 * 4);
+  CHECK(bytes("rotation_bytes", {{"key.rotate", "covariance"}, {"key.covariance_scope", "head"}}) ==
+        2 * 32 * 32 * 4);
 }
 
 TEST_CASE("D35 parts add up to bits per element", "[memory]") {
   const data::Sample sample = cases::gaussian_sample({2, 2, 4, 200, 32, DType::fp16}, 530, {199});
   const data::Sample calibration = cases::gaussian_sample({1, 2, 4, 64, 32}, 531);
-  const metrics::Measured measured =
-      run(sample, recipe("oscar_ots", {{"key.center", "head_mean"}, {"window.sink", 7}, {"window.recent", 64}}),
-          {"memory"}, &calibration);
+  const metrics::Measured measured = run(
+      sample,
+      recipe("oscar_ots", {{"key.center", "head_mean"}, {"window.sink", 7}, {"window.recent", 64}}),
+      {"memory"}, &calibration);
   double sum = 0;
-  for (const char* part :
-       {"bytes_codes", "bytes_params", "bytes_scales", "bytes_centers", "bytes_window", "bytes_padding"}) {
+  for (const char* part : {"bytes_codes", "bytes_params", "bytes_scales", "bytes_centers",
+                           "bytes_window", "bytes_padding"}) {
     sum += scalar(measured, part);
   }
-  CHECK(scalar(measured, "bits_per_element") == Approx(8 * sum / (2.0 * 2 * 2 * 200 * 32)).epsilon(1e-14));
+  CHECK(scalar(measured, "bits_per_element") ==
+        Approx(8 * sum / (2.0 * 2 * 2 * 200 * 32)).epsilon(1e-14));
 }

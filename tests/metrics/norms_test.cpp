@@ -39,7 +39,8 @@ TEST_CASE("D48 a zero norm makes the ratio infinite, also where all are zero", "
   CHECK(std::isinf(metrics::norm_ratio(numbers({0, 0, 0}, {1, 3})).item<double>()));
   CHECK(metrics::norm_ratio(numbers({2, 2, 5}, {1, 3})).item<double>() == 2.5);
   CHECK(std::isnan(metrics::norm_ratio(at::zeros({1, 0}, at::kDouble)).item<double>()));
-  CHECK(metrics::norm_imbalance(at::zeros({1, 1, 3}, at::kDouble)).at("tni_cv").item<double>() == 0.0);
+  CHECK(metrics::norm_imbalance(at::zeros({1, 1, 3}, at::kDouble)).at("tni_cv").item<double>() ==
+        0.0);
 }
 
 TEST_CASE("block imbalance by hand", "[norms]") {
@@ -48,7 +49,8 @@ TEST_CASE("block imbalance by hand", "[norms]") {
   const at::Tensor errors = numbers({1, 3, 5, 7, 1000}, {1, 1, 5});
   const Arrays arrays = metrics::block_imbalance(norms, errors, 2, 2);
   CHECK(arrays.at("tni_block_ratio").item<double>() == 2.5);
-  CHECK(arrays.at("tni_bound").item<double>() == Approx((1.0 + 16.0) / 2 / (12 * 9)).epsilon(1e-14));
+  CHECK(arrays.at("tni_bound").item<double>() ==
+        Approx((1.0 + 16.0) / 2 / (12 * 9)).epsilon(1e-14));
   CHECK(arrays.at("tni_block_mse").item<double>() == 4.0);
   CHECK(metrics::block_imbalance(norms, errors, 2, 4).at("tni_bound").item<double>() ==
         Approx((1.0 + 16.0) / 2 / (12 * 225)).epsilon(1e-14));
@@ -82,9 +84,10 @@ TEST_CASE("blocks are the key group per channel, 32 tokens per token", "[norms]"
 TEST_CASE("the bound holds for the error of per-channel groups", "[norms]") {
   // Keys along one direction, of growing norm: the range of every channel is that of the norms.
   data::Sample sample = cases::gaussian_sample({1, 2, 2, 256, 64}, 410, {255});
-  for (int64_t t = 0; t < 256; ++t) sample.k.select(2, t).copy_(sample.k.select(2, 0) * (1.0 + t % 32));
-  const metrics::Measured measured =
-      cases::run(sample, cases::recipe("kivi", {{"window.recent", 0}, {"key.codec.params", "fp32"}}), {"tni"});
+  for (int64_t t = 0; t < 256; ++t)
+    sample.k.select(2, t).copy_(sample.k.select(2, 0) * (1.0 + t % 32));
+  const metrics::Measured measured = cases::run(
+      sample, cases::recipe("kivi", {{"window.recent", 0}, {"key.codec.params", "fp32"}}), {"tni"});
   const double bound = cases::scalar(measured, "tni_bound");
   CHECK(bound > 0);
   CHECK(cases::scalar(measured, "tni_block_mse") == Approx(bound).epsilon(0.15));

@@ -15,8 +15,8 @@
 #include "method/recipe.h"
 #include "quant/plain_codec.h"
 
-/// A whole cell once more: transform, codec, windows, attention and every metric of contract section 5 by scalars and
-/// loops. Rotations: none or Sylvester's Hadamard.
+/// A whole cell once more: transform, codec, windows, attention and every metric of contract
+/// section 5 by scalars and loops. Rotations: none or Sylvester's Hadamard.
 namespace plain {
 
 using Numbers = std::vector<double>;
@@ -48,7 +48,8 @@ struct Grid {
   size_t offset(std::initializer_list<int64_t> index) const {
     size_t place = 0;
     size_t axis = 0;
-    for (const int64_t i : index) place = place * static_cast<size_t>(shape[axis++]) + static_cast<size_t>(i);
+    for (const int64_t i : index)
+      place = place * static_cast<size_t>(shape[axis++]) + static_cast<size_t>(i);
     return place;
   }
 };
@@ -56,10 +57,10 @@ struct Grid {
 /// One side as the cache has it.
 struct Side {
   bool quantized = true;
-  Grid captured, read;       // [B, H, T, d]; `read` is decoded over the span, captured elsewhere
-  Grid entering_norm;        // [B, H, T], over the span
-  Grid saturated;            // [H]
-  double token_bytes = 0;    // of codes and parameters of one token, all heads and sequences
+  Grid captured, read;     // [B, H, T, d]; `read` is decoded over the span, captured elsewhere
+  Grid entering_norm;      // [B, H, T], over the span
+  Grid saturated;          // [H]
+  double token_bytes = 0;  // of codes and parameters of one token, all heads and sequences
   double code_bytes = 0, param_bytes = 0, scale_bytes = 0;  // its parts, and scales
   double center_bytes = 0;
 };
@@ -72,8 +73,8 @@ inline double stored_scale(double measured, const std::string& type, bool invers
 }
 
 /// Encodes and decodes tokens [begin, end) of x [B, H, T, d]; center [H, d] or empty.
-inline Side make_side(const at::Tensor& x, const kvlab::Settings& side, const Numbers& center, int64_t begin,
-                      int64_t end) {
+inline Side make_side(const at::Tensor& x, const kvlab::Settings& side, const Numbers& center,
+                      int64_t begin, int64_t end) {
   using kvlab::get_int;
   using kvlab::get_text;
   Side made;
@@ -112,7 +113,8 @@ inline Side make_side(const at::Tensor& x, const kvlab::Settings& side, const Nu
       std::vector<Numbers> before, measured_on;
       for (int64_t h = 0; h < heads; ++h) {
         Numbers row;
-        for (int64_t c = 0; c < d; ++c) row.push_back(made.captured(b, h, begin + t, c) - centre(h, c));
+        for (int64_t c = 0; c < d; ++c)
+          row.push_back(made.captured(b, h, begin + t, c) - centre(h, c));
         before.push_back(row);
         measured_on.push_back(rotate_first ? turn(row) : row);
       }
@@ -161,7 +163,8 @@ inline Side make_side(const at::Tensor& x, const kvlab::Settings& side, const Nu
           row.push_back(inverse ? values(h, t, c) / scales(h, t) : values(h, t, c) * scales(h, t));
         }
         row = turn(row);
-        for (int64_t c = 0; c < d; ++c) made.read(b, h, begin + t, c) = row[static_cast<size_t>(c)] + centre(h, c);
+        for (int64_t c = 0; c < d; ++c)
+          made.read(b, h, begin + t, c) = row[static_cast<size_t>(c)] + centre(h, c);
       }
     }
   }
@@ -171,7 +174,8 @@ inline Side make_side(const at::Tensor& x, const kvlab::Settings& side, const Nu
   const double size = get_text(codec, "params") == "fp32" ? 4 : 2;
   const double numbers = get_text(codec, "grid") == "symmetric" ? 1 : 2;
   const bool per_token = get_text(codec, "axis") == "token";
-  const auto group = static_cast<double>(per_token ? std::min(get_int(codec, "group"), d) : get_int(codec, "group"));
+  const auto group = static_cast<double>(per_token ? std::min(get_int(codec, "group"), d)
+                                                   : get_int(codec, "group"));
   made.code_bytes = rows * static_cast<double>(d * get_int(codec, "bits")) / 8;
   made.param_bytes = rows * static_cast<double>(d) / group * numbers * size;
   if (kind != "none") {
@@ -183,9 +187,11 @@ inline Side make_side(const at::Tensor& x, const kvlab::Settings& side, const Nu
 }
 
 /// Every metric, flattened, under its name.
-inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& sample, const kvlab::method::Recipe& recipe,
+inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& sample,
+                                                 const kvlab::method::Recipe& recipe,
                                                  const Rule& rule, const Numbers& key_center) {
-  const int64_t batch = sample.batch(), kv = sample.kv_heads(), heads = sample.q_heads(), tokens = sample.tokens();
+  const int64_t batch = sample.batch(), kv = sample.kv_heads(), heads = sample.q_heads(),
+                tokens = sample.tokens();
   const int64_t d = sample.head_dim(), probes = sample.positions.size(0), share = heads / kv;
   const int64_t begin = std::min(rule.sink, tokens);
   const int64_t unit = std::lcm(rule.keys ? rule.key_group : 1, rule.values ? rule.value_group : 1);
@@ -198,7 +204,8 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
   const auto square = [](double x) { return x * x; };
   const auto row_error = [&](const Side& side, int64_t b, int64_t h, int64_t t) {
     double sum = 0;
-    for (int64_t c = 0; c < d; ++c) sum += square(side.read(b, h, t, c) - side.captured(b, h, t, c));
+    for (int64_t c = 0; c < d; ++c)
+      sum += square(side.read(b, h, t, c) - side.captured(b, h, t, c));
     return sum;
   };
   const auto row_square = [&](const Side& side, int64_t b, int64_t h, int64_t t) {
@@ -208,7 +215,8 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
   };
 
   // Errors over the span.
-  for (const auto& [name, side] : {std::pair{std::string("k"), &key}, std::pair{std::string("v"), &value}}) {
+  for (const auto& [name, side] :
+       {std::pair{std::string("k"), &key}, std::pair{std::string("v"), &value}}) {
     for (int64_t h = 0; h < kv; ++h) {
       double error = 0, total = 0;
       for (int64_t b = 0; b < batch; ++b) {
@@ -224,8 +232,9 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
       for (int64_t h = 0; h < kv; ++h) {
         for (int64_t t = 0; t < tokens; ++t) {
           m[name + "_norm"].push_back(std::sqrt(row_square(*side, b, h, t)));
-          m[name + "_se"].push_back(t >= begin && t < end ? row_error(*side, b, h, t)
-                                                          : std::numeric_limits<double>::quiet_NaN());
+          m[name + "_se"].push_back(t >= begin && t < end
+                                        ? row_error(*side, b, h, t)
+                                        : std::numeric_limits<double>::quiet_NaN());
         }
       }
     }
@@ -239,7 +248,8 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
   std::vector<Decoder::Seen> steps;
   Decoder decoder(rule);
   for (int64_t p = 0; p < tokens; ++p) steps.push_back(decoder.step());
-  Grid exact_out({batch, heads, probes, d}), from_key({batch, heads, probes, d}), from_value({batch, heads, probes, d});
+  Grid exact_out({batch, heads, probes, d}), from_key({batch, heads, probes, d}),
+      from_value({batch, heads, probes, d});
   for (int64_t j = 0; j < heads; ++j) {
     double logit = 0, kl = 0, top = 0, cosine = 0, error = 0, error_k = 0, error_v = 0, norm = 0;
     for (int64_t b = 0; b < batch; ++b) {
@@ -247,7 +257,9 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
         const auto p = sample.positions[i].item<int64_t>();
         const Decoder::Seen& seen = steps[static_cast<size_t>(p)];
         const int64_t h = j / share;
-        const auto decoded = [&](int64_t t, int64_t history) { return t >= begin && t < begin + history; };
+        const auto decoded = [&](int64_t t, int64_t history) {
+          return t >= begin && t < begin + history;
+        };
         Numbers exact, read;
         for (int64_t t = 0; t <= p; ++t) {
           double a = 0, r = 0;
@@ -273,7 +285,8 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
           kl += w * ((exact[s] - exact_sum) - (read[s] - read_sum));
           for (int64_t c = 0; c < d; ++c) {
             const double v = value.captured(b, h, t, c);
-            const double v_read = (decoded(t, seen.value) ? value.read : value.captured)(b, h, t, c);
+            const double v_read =
+                (decoded(t, seen.value) ? value.read : value.captured)(b, h, t, c);
             exact_out(b, j, i, c) += w * v;
             from_key(b, j, i, c) += (w_read - w) * v;
             from_value(b, j, i, c) += w_read * (v_read - v);
@@ -361,7 +374,8 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
   }
   m["tni_ratio_heads"] = {over_heads};
   const int64_t block = rule.key_group > 1 ? rule.key_group : 32;
-  const double levels = std::pow(2.0, static_cast<double>(kvlab::get_int(recipe.settings, "key.codec.bits"))) - 1;
+  const double levels =
+      std::pow(2.0, static_cast<double>(kvlab::get_int(recipe.settings, "key.codec.bits"))) - 1;
   for (int64_t h = 0; h < kv; ++h) {
     double ratio = 0, ratio_in = 0, cv = 0, block_ratio = 0, bound = 0, block_mse = 0;
     for (int64_t b = 0; b < batch; ++b) {
@@ -379,7 +393,8 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
       for (int64_t k = 0; k < blocks; ++k) {
         const auto first = norms.begin() + begin + k * block;
         const Numbers part(first, first + block);
-        const double gap = *std::max_element(part.begin(), part.end()) - *std::min_element(part.begin(), part.end());
+        const double gap = *std::max_element(part.begin(), part.end()) -
+                           *std::min_element(part.begin(), part.end());
         double errors = 0;
         for (int64_t t = 0; t < block; ++t) errors += row_error(key, b, h, begin + k * block + t);
         const double weight = 1.0 / (sequences * static_cast<double>(blocks));
@@ -391,7 +406,8 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
     m["tni_ratio"].push_back(ratio);
     m["tni_ratio_in"].push_back(ratio_in);
     m["tni_cv"].push_back(cv);
-    if ((end - begin) / block == 0) block_ratio = bound = block_mse = std::numeric_limits<double>::quiet_NaN();
+    if ((end - begin) / block == 0)
+      block_ratio = bound = block_mse = std::numeric_limits<double>::quiet_NaN();
     m["tni_block_ratio"].push_back(block_ratio);
     m["tni_bound"].push_back(bound);
     m["tni_block_mse"].push_back(block_mse);

@@ -1,5 +1,5 @@
-// D15: a setting that a resolved recipe keeps must change what comes out, or say why it does not. A stage that was dead
-// all along would show here.
+// D15: a setting that a resolved recipe keeps must change what comes out, or say why it does not. A
+// stage that was dead all along would show here.
 #include <cmath>
 #include <map>
 #include <set>
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kHeadDim = 32;
 
-/// Multiples of 1/4, so that unrotated groups have ties; channels of different size and offset, one loud token.
+/// Multiples of 1/4, so that unrotated groups have ties; channels of different size and offset, one
+/// loud token.
 at::Tensor tied(at::IntArrayRef shape, uint64_t seed) {
   at::Tensor x = plain::whole(-12, 12, shape, seed) / 4;
   x.select(3, 5).mul_(6);
@@ -47,13 +48,27 @@ void flatten(const nlohmann::json& node, const std::string& prefix, std::set<std
 
 std::vector<nlohmann::json> other_values(const std::string& key, const nlohmann::json& now) {
   static const std::map<std::string, std::vector<nlohmann::json>> chosen = {
-      {"key.codec.bits", {3, 8}},      {"value.codec.bits", {3, 8}},    {"key.codec.group", {16}},
-      {"value.codec.group", {16}},     {"key.codec.clip", {"none", 0.6}}, {"value.codec.clip", {"none", 0.6}},
-      {"window.sink", {11}},           {"window.recent", {32}},         {"calibrate.tokens", {48}},
-      {"calibrate.steps", {2}},        {"calibrate.lr", {0.005}},       {"calibrate.lambda", {0.0}},
-      {"calibrate.margin", {1.0}},     {"calibrate.check_every", {1}},  {"calibrate.queries", {3}},
-      {"calibrate.bits", {4}},         {"calibrate.group", {8}},        {"calibrate.clip_key", {0.7}},
-      {"calibrate.clip_value", {0.7}}, {"calibrate.sink", {6}},         {"calibrate.recent", {12}},
+      {"key.codec.bits", {3, 8}},
+      {"value.codec.bits", {3, 8}},
+      {"key.codec.group", {16}},
+      {"value.codec.group", {16}},
+      {"key.codec.clip", {"none", 0.6}},
+      {"value.codec.clip", {"none", 0.6}},
+      {"window.sink", {11}},
+      {"window.recent", {32}},
+      {"calibrate.tokens", {48}},
+      {"calibrate.steps", {2}},
+      {"calibrate.lr", {0.005}},
+      {"calibrate.lambda", {0.0}},
+      {"calibrate.margin", {1.0}},
+      {"calibrate.check_every", {1}},
+      {"calibrate.queries", {3}},
+      {"calibrate.bits", {4}},
+      {"calibrate.group", {8}},
+      {"calibrate.clip_key", {0.7}},
+      {"calibrate.clip_value", {0.7}},
+      {"calibrate.sink", {6}},
+      {"calibrate.recent", {12}},
   };
   if (const auto found = chosen.find(key); found != chosen.end()) return found->second;
   const Param* param = method::find_param(key);
@@ -66,11 +81,13 @@ std::vector<nlohmann::json> other_values(const std::string& key, const nlohmann:
   return others;
 }
 
-/// What a row would show of errors and attention. Sizes and norms are left out: they may change by themselves.
+/// What a row would show of errors and attention. Sizes and norms are left out: they may change by
+/// themselves.
 metrics::Arrays outputs(const method::Recipe& recipe) {
   static const data::Sample sample = sample_of(600);
   static const data::Sample calibration = sample_of(700);
-  const metrics::Measured measured = cases::run(sample, recipe, {"error", "attention", "tokens"}, &calibration);
+  const metrics::Measured measured =
+      cases::run(sample, recipe, {"error", "attention", "tokens"}, &calibration);
   metrics::Arrays all = measured.metrics;
   all.insert(measured.tokens.begin(), measured.tokens.end());
   return all;
@@ -86,25 +103,43 @@ bool differ(const metrics::Arrays& a, const metrics::Arrays& b) {
 
 /// Recipes that use every key between them. Learning is cut short everywhere.
 std::vector<method::Recipe> contexts() {
-  const Settings quick = {{"calibrate.tokens", 64}, {"calibrate.steps", 4},   {"calibrate.queries", 8},
-                          {"calibrate.lr", 0.05},   {"calibrate.group", 32},  {"calibrate.sink", 2},
-                          {"calibrate.recent", 4},  {"calibrate.clip_key", 0.9}, {"calibrate.clip_value", 0.9}};
+  const Settings quick = {
+      {"calibrate.tokens", 64}, {"calibrate.steps", 4},      {"calibrate.queries", 8},
+      {"calibrate.lr", 0.05},   {"calibrate.group", 32},     {"calibrate.sink", 2},
+      {"calibrate.recent", 4},  {"calibrate.clip_key", 0.9}, {"calibrate.clip_value", 0.9}};
   const auto with = [&](const std::string& id, Settings edits) {
     edits.merge(Settings(quick));
     return recipe(id, edits);
   };
   return {
-      with("kivi", {{"group", 8}, {"window.recent", 16}, {"window.sink", 3}, {"key.codec.clip", 0.8},
-                    {"key.codec.clip_scope", "group"}, {"value.codec.clip", 0.8}}),
-      with("int2_naive_windows", {{"group", 8}, {"window.recent", 10}, {"window.sink", 3}, {"key.codec.clip", 0.8},
+      with("kivi", {{"group", 8},
+                    {"window.recent", 16},
+                    {"window.sink", 3},
+                    {"key.codec.clip", 0.8},
+                    {"key.codec.clip_scope", "group"},
+                    {"value.codec.clip", 0.8}}),
+      with("int2_naive_windows", {{"group", 8},
+                                  {"window.recent", 10},
+                                  {"window.sink", 3},
+                                  {"key.codec.clip", 0.8},
                                   {"value.codec.clip", 0.8}}),
-      with("oscar_ots", {{"group", 8}, {"window.recent", 16}, {"key.center", "head_mean"},
-                         {"key.token_scale", "max_head"}, {"key.token_scale_params", "fp16"},
-                         {"value.token_scale", "mean_abs_head"}, {"value.token_scale_params", "fp16"},
+      with("oscar_ots", {{"group", 8},
+                         {"window.recent", 16},
+                         {"key.center", "head_mean"},
+                         {"key.token_scale", "max_head"},
+                         {"key.token_scale_params", "fp16"},
+                         {"value.token_scale", "mean_abs_head"},
+                         {"value.token_scale_params", "fp16"},
                          {"value.center", "head_mean"}}),
-      with("oscar_ots", {{"group", 8}, {"window.recent", 16}, {"key.token_scale_params", "fp16"},
-                         {"value.token_scale", "l2_head"}, {"value.token_scale_params", "bf16"}}),
-      with("quarot", {{"group", 8}, {"window.recent", 16}, {"key.codec.clip", 0.8}, {"value.codec.clip", 0.8}}),
+      with("oscar_ots", {{"group", 8},
+                         {"window.recent", 16},
+                         {"key.token_scale_params", "fp16"},
+                         {"value.token_scale", "l2_head"},
+                         {"value.token_scale_params", "bf16"}}),
+      with("quarot", {{"group", 8},
+                      {"window.recent", 16},
+                      {"key.codec.clip", 0.8},
+                      {"value.codec.clip", 0.8}}),
       with("oscar_cov", {{"group", 8}, {"window.recent", 16}, {"window.sink", 3}}),
       with("oscar_cov", {{"window.recent", 16}, {"window.sink", 3}}),  // one group a head row
       with("oscar_optr", {{"group", 8}, {"window.recent", 16}, {"window.sink", 3}}),
@@ -116,8 +151,10 @@ const std::set<std::string> kOwed = {"key.covariance"};
 
 }  // namespace
 
-TEST_CASE("D15 every setting that a resolved recipe keeps changes some output or says why not", "[switches]") {
-  std::map<std::string, int> changed;  // "key: value" to the number of contexts in which it did something
+TEST_CASE("D15 every setting that a resolved recipe keeps changes some output or says why not",
+          "[switches]") {
+  std::map<std::string, int>
+      changed;  // "key: value" to the number of contexts in which it did something
   std::set<std::string> excused;
   for (const method::Recipe& base : contexts()) {
     REQUIRE_FALSE(method::unsupported(base, kHeadDim));
@@ -163,25 +200,33 @@ TEST_CASE("D15 every setting that a resolved recipe keeps changes some output or
 
 TEST_CASE("D15 a permutation of the channels is no step at one group a head row", "[switches]") {
   const method::Recipe with = recipe("oscar_cov", {{"window.recent", 16}, {"window.sink", 3}});
-  const method::Recipe without =
-      recipe("oscar_cov", {{"window.recent", 16}, {"window.sink", 3}, {"key.bit_reversal", false}, {"value.bit_reversal", false}});
+  const method::Recipe without = recipe("oscar_cov", {{"window.recent", 16},
+                                                      {"window.sink", 3},
+                                                      {"key.bit_reversal", false},
+                                                      {"value.bit_reversal", false}});
   CHECK_FALSE(differ(outputs(with), outputs(without)));
   // At smaller groups it moves channels between them.
-  CHECK(differ(outputs(recipe("oscar_cov", {{"group", 8}, {"window.recent", 16}})),
-               outputs(recipe("oscar_cov", {{"group", 8}, {"window.recent", 16}, {"key.bit_reversal", false}}))));
+  CHECK(
+      differ(outputs(recipe("oscar_cov", {{"group", 8}, {"window.recent", 16}})),
+             outputs(recipe("oscar_cov",
+                            {{"group", 8}, {"window.recent", 16}, {"key.bit_reversal", false}}))));
 }
 
 TEST_CASE("D15 a learned rotation of no steps is its base", "[switches]") {
-  const Settings edits = {{"window.recent", 16}, {"window.sink", 3}, {"calibrate.tokens", 64}, {"calibrate.queries", 8},
-                          {"calibrate.group", 32}, {"calibrate.sink", 2}, {"calibrate.recent", 4}, {"calibrate.steps", 0}};
+  const Settings edits = {{"window.recent", 16},    {"window.sink", 3},
+                          {"calibrate.tokens", 64}, {"calibrate.queries", 8},
+                          {"calibrate.group", 32},  {"calibrate.sink", 2},
+                          {"calibrate.recent", 4},  {"calibrate.steps", 0}};
   const Settings base = {{"window.recent", 16}, {"window.sink", 3}};
-  CHECK_FALSE(differ(outputs(recipe("optr", edits)), outputs(recipe("quarot_windows_centered", base))));
-  CHECK_FALSE(differ(outputs(recipe("oscar_optr", edits)), outputs(recipe("oscar_cov_centered", base))));
+  CHECK_FALSE(
+      differ(outputs(recipe("optr", edits)), outputs(recipe("quarot_windows_centered", base))));
+  CHECK_FALSE(
+      differ(outputs(recipe("oscar_optr", edits)), outputs(recipe("oscar_cov_centered", base))));
 }
 
 TEST_CASE("D43 every preset is near the identity at 8 bits with exact parameters", "[switches]") {
-  // Only the codec is lossy: a rotation that is applied twice, or a centre that is not added back, would be an error of
-  // order one.
+  // Only the codec is lossy: a rotation that is applied twice, or a centre that is not added back,
+  // would be an error of order one.
   const data::Sample sample = cases::gaussian_sample({1, 2, 4, 512, 32}, 800, {300, 511});
   const data::Sample calibration = cases::gaussian_sample({1, 2, 4, 512, 32}, 801);
   for (const std::string& id : method::method_ids()) {
@@ -192,11 +237,15 @@ TEST_CASE("D43 every preset is near the identity at 8 bits with exact parameters
       edits[side + ".codec.params"] = "fp32";
       edits[side + ".codec.clip"] = "none";
     }
-    edits.merge(Settings{{"calibrate.tokens", 256}, {"calibrate.steps", 2}, {"calibrate.sink", 4},
-                         {"calibrate.recent", 16}, {"calibrate.queries", 8}});
-    const metrics::Measured measured = cases::run(sample, recipe(id, edits), cases::kAll, &calibration);
-    // A step of range/255 or, on the symmetric grid, 2·max/254: an error of step²/12 a value of variance 1. A group of
-    // 32 to 128 normals spans at most 7.
+    edits.merge(Settings{{"calibrate.tokens", 256},
+                         {"calibrate.steps", 2},
+                         {"calibrate.sink", 4},
+                         {"calibrate.recent", 16},
+                         {"calibrate.queries", 8}});
+    const metrics::Measured measured =
+        cases::run(sample, recipe(id, edits), cases::kAll, &calibration);
+    // A step of range/255 or, on the symmetric grid, 2·max/254: an error of step²/12 a value of
+    // variance 1. A group of 32 to 128 normals spans at most 7.
     CHECK(cases::scalar(measured, "k_nmse") < 7.0 * 7.0 / (254 * 254) / 12 * 1.1);
     CHECK(cases::scalar(measured, "v_nmse") < 7.0 * 7.0 / (254 * 254) / 12 * 1.1);
     CHECK(cases::scalar(measured, "wo_rel") < 0.02);

@@ -1,5 +1,5 @@
-// Reference distortions of INT2 (methods.md 0.2, cases.md "Formulas and reference numbers"): means over at least 200,000
-// values, within 3%.
+// Reference distortions of INT2 (methods.md 0.2, cases.md "Formulas and reference numbers"): means
+// over at least 200,000 values, within 3%.
 #include <map>
 
 #include "catch.h"
@@ -23,7 +23,9 @@ at::Tensor coded(const at::Tensor& x, const Settings& settings) {
 
 double mean_square(const at::Tensor& x) { return x.to(at::kDouble).square().mean().item<double>(); }
 
-double mse(const at::Tensor& x, const Settings& settings) { return mean_square(coded(x, settings) - x); }
+double mse(const at::Tensor& x, const Settings& settings) {
+  return mean_square(coded(x, settings) - x);
+}
 
 /// The codec in the rotated space, the error in the captured one.
 double rotated_mse(const at::Tensor& x, const Settings& settings) {
@@ -56,9 +58,11 @@ TEST_CASE("D07 N(0,1) without a clip", "[distortion]") {
       {{16, 0.1068, 0.1226}, {32, 0.1538, 0.1646}, {64, 0.2031, 0.2091}, {128, 0.2501, 0.2527}}));
   CAPTURE(group);
   CHECK(mse(rows(), uniform({{"group", group}})) == Approx(minimum).epsilon(kWithin));
-  CHECK(mse(rows(), uniform({{"group", group}, {"grid", "rounded_zero"}})) == Approx(rounded).epsilon(kWithin));
+  CHECK(mse(rows(), uniform({{"group", group}, {"grid", "rounded_zero"}})) ==
+        Approx(rounded).epsilon(kWithin));
   // The same along tokens.
-  CHECK(mse(rows(), uniform({{"group", group}, {"axis", "channel"}})) == Approx(minimum).epsilon(kWithin));
+  CHECK(mse(rows(), uniform({{"group", group}, {"axis", "channel"}})) ==
+        Approx(minimum).epsilon(kWithin));
 }
 
 TEST_CASE("D09 the symmetric grid uses three levels of four", "[distortion]") {
@@ -74,23 +78,28 @@ TEST_CASE("N(0,1) with order clips", "[distortion]") {
     int64_t group;
     double clip;
     const char* scope;
-    double minimum, rounded;
+    double minimum, rounded, rounded_fp16;
   };
-  // rounded_zero takes fp16 parameters: with exact ones −lo/s is exactly 1.5, a coin toss.
-  const auto c = GENERATE(values<Case>({{128, 0.96, "row", 0.1567, 0.1739},
-                                        {128, 0.92, "row", 0.1272, 0.1534},
-                                        {32, 0.96, "group", 0.1342, 0.1491},
-                                        {32, 0.92, "group", 0.1205, 0.1434},
-                                        {32, 0.96, "row", 0.132, 0.0},
-                                        {32, 0.92, "row", 0.119, 0.0}}));
+  // With exact parameters −lo/s of rounded_zero is 1.5 but for its last bit, and so is x/s of every
+  // clipped element; methods.md section 0.2 has that case. A recipe cannot ask for it (params: fp32
+  // is refused there). fp16 parameters move both off the tie together, which costs up to 0.5 dB:
+  // last column, from a simulation in another language.
+  const auto c = GENERATE(values<Case>({{128, 0.96, "row", 0.1567, 0.1739, 0.1827},
+                                        {128, 0.92, "row", 0.1272, 0.1534, 0.1717},
+                                        {32, 0.96, "group", 0.1342, 0.1491, 0.1532},
+                                        {32, 0.92, "group", 0.1205, 0.1434, 0.1541},
+                                        {32, 0.96, "row", 0.132, 0.0, 0.0},
+                                        {32, 0.92, "row", 0.119, 0.0, 0.0}}));
   CAPTURE(c.group, c.clip, c.scope);
   const Settings base = uniform({{"group", c.group}, {"clip", c.clip}, {"clip_scope", c.scope}});
   CHECK(mse(rows(), base) == Approx(c.minimum).epsilon(kWithin));
   if (c.rounded == 0.0) return;  // not in the table
   Settings rounded = base;
   rounded["grid"] = "rounded_zero";
-  rounded["params"] = "fp16";
+  rounded["params"] = "fp32";
   CHECK(mse(rows(), rounded) == Approx(c.rounded).epsilon(kWithin));
+  rounded["params"] = "fp16";
+  CHECK(mse(rows(), rounded) == Approx(c.rounded_fp16).epsilon(kWithin));
 }
 
 TEST_CASE("D21 U(5,6) in whole groups, and a tail that is never padded", "[distortion]") {
@@ -99,7 +108,8 @@ TEST_CASE("D21 U(5,6) in whole groups, and a tail that is never padded", "[disto
   CHECK(mse(x, per_channel(g.grid)) == Approx(g.pick(0.00767, 0.00823)).epsilon(kWithin));
 }
 
-TEST_CASE("D41 a Hadamard rotation hurts keys with an offset and helps an outlier channel", "[distortion]") {
+TEST_CASE("D41 a Hadamard rotation hurts keys with an offset and helps an outlier channel",
+          "[distortion]") {
   const TwoGrids g = {GENERATE(std::string("float_zero"), std::string("rounded_zero"))};
   const Settings settings = per_token(g.grid);
   const at::Tensor offset = rows() * 0.1 + 3.0;
@@ -121,10 +131,12 @@ TEST_CASE("D52 a huge bias on two channels", "[distortion]") {
   CHECK(mse(keys, per_token(g.grid)) == Approx(g.pick(9846, 157)).epsilon(kWithin));
   CHECK(rotated_mse(keys, per_token(g.grid)) == Approx(g.pick(172, 525)).epsilon(kWithin));
   CHECK(rotated_mse(keys, per_channel(g.grid)) == Approx(g.pick(0.154, 0.163)).epsilon(kWithin));
-  CHECK(mse(keys - keys.mean(1, true), per_token(g.grid)) == Approx(g.pick(0.248, 0.251)).epsilon(kWithin));
+  CHECK(mse(keys - keys.mean(1, true), per_token(g.grid)) ==
+        Approx(g.pick(0.248, 0.251)).epsilon(kWithin));
 }
 
-TEST_CASE("D49 D50 a token of another norm in a per-channel group, without and with a token scale", "[distortion]") {
+TEST_CASE("D49 D50 a token of another norm in a per-channel group, without and with a token scale",
+          "[distortion]") {
   const TwoGrids g = {GENERATE(std::string("float_zero"), std::string("rounded_zero"))};
   const double factor = GENERATE(0.05, 20.0);
   const int64_t place = GENERATE(0, 13, 31);  // first, inner and last of its group
@@ -137,7 +149,8 @@ TEST_CASE("D49 D50 a token of another norm in a per-channel group, without and w
 
   const at::Tensor exact = x.reshape({groups, 32, 128});
   const auto relative = [&](const at::Tensor& decoded) {
-    const at::Tensor error = (decoded.reshape({groups, 32, 128}) - exact).to(at::kDouble).square().sum(-1);
+    const at::Tensor error =
+        (decoded.reshape({groups, 32, 128}) - exact).to(at::kDouble).square().sum(-1);
     const at::Tensor norm = exact.to(at::kDouble).square().sum(-1);
     if (factor < 1.0) return (error.select(1, place) / norm.select(1, place)).mean().item<double>();
     const at::Tensor others = at::ones({32}, at::kBool).index_fill(0, at::tensor({place}), false);

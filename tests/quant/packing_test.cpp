@@ -15,7 +15,8 @@ at::Tensor bytes(const std::vector<int64_t>& values) { return at::tensor(values,
 }  // namespace
 
 TEST_CASE("codes are packed low bits first, in the order of the channels", "[packing]") {
-  // By hand: 2 bits 0,1,2,3 → 0b11100100; 3 bits 1…7,0 → 24 bits 1 | 2<<3 | 3<<6 | …, low byte first.
+  // By hand: 2 bits 0,1,2,3 → 0b11100100; 3 bits 1…7,0 → 24 bits 1 | 2<<3 | 3<<6 | …, low byte
+  // first.
   CHECK(at::equal(pack(bytes({0, 1, 2, 3, 3, 0, 0, 1}), 2), bytes({0xE4, 0x43})));
   CHECK(at::equal(pack(bytes({1, 0, 0, 1, 1, 1, 0, 1}), 1), bytes({0xB9})));
   CHECK(at::equal(pack(bytes({1, 2, 3, 4, 5, 6, 7, 0}), 3), bytes({0xD1, 0x58, 0x1F})));

@@ -11,8 +11,8 @@
 
 #include "base/part.h"
 
-/// The uniform codec once more, written from contract section 4.2 with scalars and loops: what the tensor form is
-/// judged against.
+/// The uniform codec once more, written from contract section 4.2 with scalars and loops: what the
+/// tensor form is judged against.
 namespace plain {
 
 /// All settings of a uniform codec, fp32 parameters, with changes.
@@ -53,7 +53,8 @@ inline float largest(const std::string& type) {
   return type == "bf16" ? static_cast<float>(std::ldexp(255.0, 120)) : FLT_MAX;
 }
 
-/// Limited to the finite range of the type and rounded to it, ties to even, by the spacing of its numbers.
+/// Limited to the finite range of the type and rounded to it, ties to even, by the spacing of its
+/// numbers.
 inline float round_to(float x, const std::string& type) {
   const float limited = std::clamp(x, -largest(type), largest(type));
   if (type == "fp32" || limited == 0.0f) return limited;
@@ -185,10 +186,12 @@ inline Coded quantize(const at::Tensor& tensor, const kvlab::Settings& codec,
   const bool order = clip.is_number() && clip.get<double>() > 0.0 && clip.get<double>() < 1.0 &&
                      kvlab::get_text(codec, "clip_kind") == "order";
   const bool from_calibration = order && kvlab::get_text(codec, "clip_source") == "calibrated";
-  const bool by_group = order && !from_calibration && kvlab::get_text(codec, "clip_scope") == "group";
+  const bool by_group =
+      order && !from_calibration && kvlab::get_text(codec, "clip_scope") == "group";
   std::vector<float> clipped(in, in + x.numel());
   const auto limit = [&](int64_t i, float threshold) {
-    clipped[static_cast<size_t>(i)] = std::clamp(clipped[static_cast<size_t>(i)], -threshold, threshold);
+    clipped[static_cast<size_t>(i)] =
+        std::clamp(clipped[static_cast<size_t>(i)], -threshold, threshold);
   };
   for (int64_t h = 0; order && !by_group && h < heads; ++h) {
     for (int64_t t = 0; t < n; ++t) {
@@ -226,7 +229,8 @@ inline Coded quantize(const at::Tensor& tensor, const kvlab::Settings& codec,
         for (const int64_t i : members) after.push_back(clipped[static_cast<size_t>(i)]);
         const Group group = quantize(after, before, codec);
         for (size_t i = 0; i < members.size(); ++i) {
-          coded.codes.mutable_data_ptr<uint8_t>()[members[i]] = static_cast<uint8_t>(group.codes[i]);
+          coded.codes.mutable_data_ptr<uint8_t>()[members[i]] =
+              static_cast<uint8_t>(group.codes[i]);
           coded.values.mutable_data_ptr<float>()[members[i]] = group.values[i];
         }
         float* params = coded.params[h][row][column].mutable_data_ptr<float>();

@@ -29,7 +29,8 @@ Row row(const Values& x, Settings changes) {
   const Settings settings = plain::uniform(changes);
   const auto codec = make_codec(settings, d);
   const quant::Encoded encoded = codec->encode(at::tensor(x).reshape({1, 1, d}), {});
-  const at::Tensor codes = quant::unpack(encoded.codes, get_int(settings, "bits")).to(at::kLong).contiguous();
+  const at::Tensor codes =
+      quant::unpack(encoded.codes, get_int(settings, "bits")).to(at::kLong).contiguous();
   const at::Tensor values = codec->decode(encoded).contiguous();
   const at::Tensor params = encoded.params.to(at::kFloat).contiguous();
   return {{codes.const_data_ptr<int64_t>(), codes.const_data_ptr<int64_t>() + d},
@@ -63,12 +64,14 @@ const std::vector<std::string> kGrids = {"float_zero", "code_offset", "rounded_z
 
 }  // namespace
 
-TEST_CASE("parameters round to their type, ties to even, and stop at its largest number", "[uniform]") {
+TEST_CASE("parameters round to their type, ties to even, and stop at its largest number",
+          "[uniform]") {
   using quant::round_to;
   const at::Tensor x = at::tensor({1.0 / 3.0, 2049.0, 1e5, -1e5, 3e-8, 2e-8, 0.0}, at::kFloat);
   // fp16 has 11 significant bits and numbers down to 2^-24; 3e-8 lies above half of it, 2e-8 below.
-  CHECK(at::equal(round_to(x, DType::fp16),
-                  at::tensor({0.333251953125, 2048.0, 65504.0, -65504.0, 0x1p-24, 0.0, 0.0}, at::kFloat)));
+  CHECK(at::equal(
+      round_to(x, DType::fp16),
+      at::tensor({0.333251953125, 2048.0, 65504.0, -65504.0, 0x1p-24, 0.0, 0.0}, at::kFloat)));
   CHECK(at::equal(round_to(at::tensor({1.0 / 3.0, 257.0, 259.0}, at::kFloat), DType::bf16),
                   at::tensor({0.333984375, 256.0, 260.0}, at::kFloat)));
   const float most = std::numeric_limits<float>::max();
@@ -105,7 +108,8 @@ TEST_CASE("D01 a constant channel inside others is exact and leaves them alone",
   const auto grid = GENERATE(from_range(kGrids));
   const auto value = GENERATE(5.0, -5.0, 0.0, 65504.0);
   const auto codec = make_codec(
-      plain::uniform(with(grid_of(grid), {{"axis", "channel"}, {"group", 32}, {"params", "fp16"}})), 128);
+      plain::uniform(with(grid_of(grid), {{"axis", "channel"}, {"group", 32}, {"params", "fp16"}})),
+      128);
   const at::Tensor x = plain::gaussian({1, 64, 128}, 40);
   const at::Tensor without = codec->decode(codec->encode(x, {}));
   x.select(2, 17).fill_(value);
@@ -130,7 +134,8 @@ TEST_CASE("a flat group by hand, on every grid", "[uniform]") {
 }
 
 TEST_CASE("no element of a flat float_zero group is saturated", "[uniform]") {
-  // All but one element are 0: the clipped row is flat, the outlier lies far outside. The other grids count it.
+  // All but one element are 0: the clipped row is flat, the outlier lies far outside. The other
+  // grids count it.
   const Values x = {0, 0, 0, 0, 0, 0, 0, 40};
   const auto clipped = [&](const std::string& grid) {
     return row(x, with(grid_of(grid), {{"clip", 0.5}, {"params", "fp16"}}));
@@ -163,13 +168,15 @@ TEST_CASE("subnormal numbers keep their levels in fp32 and in fp16", "[uniform]"
     CHECK(exact.codes == std::vector<int64_t>{0, 1, 2, 3});
     CHECK(exact.values == Values{0, least, 2 * least, 3 * least});
     const float half = 0x1p-24f;
-    const Row in_half = row({0, half, 2 * half, 3 * half}, with(grid_of(grid), {{"params", "fp16"}}));
+    const Row in_half =
+        row({0, half, 2 * half, 3 * half}, with(grid_of(grid), {{"params", "fp16"}}));
     CHECK(in_half.values == Values{0, half, 2 * half, 3 * half});
   }
 }
 
 TEST_CASE("a scale that underflows makes a flat group", "[uniform]") {
-  // The step 3e-9 rounds to 0 in fp16, and so do lo and hi: all become 0. In bf16 and fp32 the levels are there.
+  // The step 3e-9 rounds to 0 in fp16, and so do lo and hi: all become 0. In bf16 and fp32 the
+  // levels are there.
   const Values x = {1e-9f, 4e-9f, 7e-9f, 1e-8f};
   for (const std::string& grid : kGrids) {
     CAPTURE(grid);
@@ -180,9 +187,11 @@ TEST_CASE("a scale that underflows makes a flat group", "[uniform]") {
   CHECK(row(x, {{"params", "bf16"}}).codes == std::vector<int64_t>{0, 1, 2, 3});
   // Far from zero the lowest value is kept: 7 in fp16, 1 + 1e-7 between.
   const Values near = {7, 7.0000005f, 7, 7.000001f};
-  for (const std::string& grid : {std::string("float_zero"), std::string("code_offset"), std::string("rounded_zero")}) {
+  for (const std::string& grid :
+       {std::string("float_zero"), std::string("code_offset"), std::string("rounded_zero")}) {
     CAPTURE(grid);
-    const Row held = row({7, 7 + 0x1p-20f, 7, 7}, with(grid_of(grid), {{"params", "fp16"}, {"bits", 8}}));
+    const Row held =
+        row({7, 7 + 0x1p-20f, 7, 7}, with(grid_of(grid), {{"params", "fp16"}, {"bits", 8}}));
     CHECK(held.values == Values(4, 7.0f));
   }
   CHECK(row(near, {}).values[3] == Approx(7.000001f).margin(1e-7));
@@ -198,23 +207,26 @@ TEST_CASE("parameters beyond fp16 are limited before codes are chosen", "[unifor
   CHECK(lowest.saturated == 2);
   const Row integer = row(x, with(grid_of("rounded_zero"), {{"params", "fp16"}}));
   CHECK(integer.params == Values{43680, 1});
-  CHECK(integer.codes == std::vector<int64_t>{0, 1, 3, 2});  // −2 + 1, 0 + 1, 2 + 1, rint(1.4996) + 1
+  CHECK(integer.codes ==
+        std::vector<int64_t>{0, 1, 3, 2});  // −2 + 1, 0 + 1, 2 + 1, rint(1.4996) + 1
   CHECK(integer.saturated == 1);
   const Row symmetric = row(x, with(grid_of("symmetric"), {{"params", "fp16"}}));
   CHECK(symmetric.params == Values{65504});
   CHECK(symmetric.codes == std::vector<int64_t>{0, 1, 2, 2});
   CHECK(symmetric.saturated == 2);  // ±1e5/65504 = ±1.53 → ±2
   // −lo/s = −1.5e6 leaves fp16 although lo and s do not.
-  const Row offset = row({60000, 60000.12f, 60000, 60000.12f}, with(grid_of("code_offset"), {{"params", "fp16"}}));
+  const Row offset =
+      row({60000, 60000.12f, 60000, 60000.12f}, with(grid_of("code_offset"), {{"params", "fp16"}}));
   CHECK(offset.params[1] == -65504.0f);
   for (const float value : offset.values) CHECK(std::isfinite(value));
 }
 
 TEST_CASE("parameters beyond bf16 are limited to its largest number", "[uniform]") {
   const float most = 0x1.FEp127f;
-  const Row held = row({0, std::numeric_limits<float>::max(), 0, 0}, {{"params", "bf16"}, {"bits", 1}});
+  const Row held = row({0, std::numeric_limits<float>::max(), 0, 0, 0, 0, 0, 0},
+                       {{"params", "bf16"}, {"bits", 1}});
   CHECK(held.params == Values{most, 0});
-  CHECK(held.values == Values{0, most, 0, 0});
+  CHECK(held.values == Values{0, most, 0, 0, 0, 0, 0, 0});
 }
 
 TEST_CASE("D04 one huge value does not take its row to infinity", "[uniform]") {
@@ -236,12 +248,13 @@ TEST_CASE("D04 one huge value does not take its row to infinity", "[uniform]") {
 }
 
 TEST_CASE("D03 D12 codes are chosen from the parameters as stored", "[uniform]") {
-  // N(100, 0.05): in bf16 the lowest value is off by up to 0.25, five deviations. Codes from exact parameters, decoded
-  // with stored ones, would give 7.4e-4 (fp16) and 1.17e-2 (bf16).
+  // N(100, 0.05): in bf16 the lowest value is off by up to 0.25, five deviations. Codes from exact
+  // parameters, decoded with stored ones, would give 7.4e-4 (fp16) and 1.17e-2 (bf16).
   const at::Tensor x = plain::gaussian({1, 32, 16384}, 42) * 0.05 + 100.0;
-  const auto [params, expected] = GENERATE(
-      table<std::string, double>({{"fp32", 3.9e-4}, {"fp16", 4.0e-4}, {"bf16", 1.46e-3}}));
-  const Settings settings = plain::uniform({{"axis", "channel"}, {"group", 32}, {"params", params}});
+  const auto [params, expected] =
+      GENERATE(table<std::string, double>({{"fp32", 3.9e-4}, {"fp16", 4.0e-4}, {"bf16", 1.46e-3}}));
+  const Settings settings =
+      plain::uniform({{"axis", "channel"}, {"group", 32}, {"params", params}});
   CHECK(mse(x, settings) == Approx(expected).epsilon(0.05));
 
   const auto codec = make_codec(settings, 16384);

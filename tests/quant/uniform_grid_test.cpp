@@ -1,5 +1,3 @@
-#include "quant/uniform.h"
-
 #include <vector>
 
 #include "base/error.h"
@@ -7,6 +5,7 @@
 #include "quant/codec.h"
 #include "quant/packing.h"
 #include "quant/plain_codec.h"
+#include "quant/uniform.h"
 
 using namespace kvlab;
 using kvlab::quant::make_codec;
@@ -70,8 +69,8 @@ TEST_CASE("float_zero by hand: code_offset stores −lo/s", "[uniform]") {
   CHECK(exact.codes == Codes{0, 1, 2, 3});
   CHECK(exact.values == Values{1, 2, 3, 4});
 
-  // −3001 lies halfway between −3000 and −3002 in fp16 and goes to the even one: 3001 takes code 1, 3004 code 4, which
-  // is clamped and counted.
+  // −3001 lies halfway between −3000 and −3002 in fp16 and goes to the even one: 3001 takes code 1,
+  // 3004 code 4, which is clamped and counted.
   const Row coarse = row({3001, 3002, 3003, 3004}, {{"zero", "code_offset"}, {"params", "fp16"}});
   CHECK(coarse.params == Values{1, -3000});
   CHECK(coarse.codes == Codes{1, 2, 3, 3});
@@ -89,14 +88,17 @@ TEST_CASE("rounded_zero by hand: the range may lose an end", "[uniform]") {
   CHECK(even.saturated == 1);
 
   // half_up changes codes (−1, 0, 1, 2 before z) but never the zero point, which stays 2.
-  const Row up = row({-1.5f, -0.5f, 0.5f, 1.5f}, {{"grid", "rounded_zero"}, {"rounding", "half_up"}});
+  const Row up =
+      row({-1.5f, -0.5f, 0.5f, 1.5f}, {{"grid", "rounded_zero"}, {"rounding", "half_up"}});
   CHECK(up.params == Values{1, 2});
   CHECK(up.codes == Codes{1, 2, 3, 3});
   CHECK(up.values == Values{-1, 0, 1, 1});
 
   // −lo/s = 0.5 and 2.5: to even, where half_up would take 1 and 3.
-  CHECK(row({-0.5f, 0, 1, 2.5f}, {{"grid", "rounded_zero"}, {"rounding", "half_up"}}).params == Values{1, 0});
-  CHECK(row({-2.5f, 0, 0, 0.5f}, {{"grid", "rounded_zero"}, {"rounding", "half_up"}}).params == Values{1, 2});
+  CHECK(row({-0.5f, 0, 1, 2.5f}, {{"grid", "rounded_zero"}, {"rounding", "half_up"}}).params ==
+        Values{1, 0});
+  CHECK(row({-2.5f, 0, 0, 0.5f}, {{"grid", "rounded_zero"}, {"rounding", "half_up"}}).params ==
+        Values{1, 2});
 }
 
 TEST_CASE("rounded_zero by hand: the zero point may lie outside the codes", "[uniform]") {
@@ -115,7 +117,8 @@ TEST_CASE("symmetric by hand: levels −M…M and no zero point", "[uniform]") {
   CHECK(even.params == Values{2});
   CHECK(even.codes == Codes{0, 1, 1, 1});
   CHECK(even.values == Values{-2, 0, 0, 0});
-  CHECK(row({-2, -1, 0.9f, 1}, {{"grid", "symmetric"}, {"rounding", "half_up"}}).codes == Codes{0, 1, 1, 2});
+  CHECK(row({-2, -1, 0.9f, 1}, {{"grid", "symmetric"}, {"rounding", "half_up"}}).codes ==
+        Codes{0, 1, 1, 2});
 
   // 4 bits: M = 7, s = 14/7 = 2.
   const Row wide = row({14, -14, 3.1f, -4.9f}, {{"grid", "symmetric"}, {"bits", 4}});
@@ -124,9 +127,11 @@ TEST_CASE("symmetric by hand: levels −M…M and no zero point", "[uniform]") {
   CHECK(wide.values == Values{14, -14, 4, -4});
 }
 
-TEST_CASE("order clipping by hand: the row's, the group's and the calibrated threshold", "[uniform]") {
+TEST_CASE("order clipping by hand: the row's, the group's and the calibrated threshold",
+          "[uniform]") {
   const std::vector<float> x = {1, -2, 3, 4, -40, 5, 6, 7};
-  // Ascending |x|: 1 2 3 4 5 6 7 40; index int(0.75·8) = 6 → 7. The row is clamped to ±7: lo = −7, hi = 7.
+  // Ascending |x|: 1 2 3 4 5 6 7 40; index int(0.75·8) = 6 → 7. The row is clamped to ±7: lo = −7,
+  // hi = 7.
   const Row whole = row(x, {{"clip", 0.75}, {"bits", 1}});
   CHECK(whole.params == Values{14, -7});
   CHECK(whole.values == Values{7, -7, 7, 7, -7, 7, 7, 7});
@@ -177,13 +182,17 @@ TEST_CASE("a calibrated clip without its threshold is refused", "[uniform]") {
                     ContainsSubstring("threshold is missing"));
 }
 
-TEST_CASE("a per-channel group is tokens of one channel, a per-token group channels of one token", "[uniform]") {
-  // Channel c of token t holds 10·c + t: per channel the four tokens are exact, per token pairs of channels are.
-  const at::Tensor x = (at::arange(4).unsqueeze(1) + 10 * at::arange(4)).to(at::kFloat).unsqueeze(0);
+TEST_CASE("a per-channel group is tokens of one channel, a per-token group channels of one token",
+          "[uniform]") {
+  // Channel c of token t holds 10·c + t: per channel the four tokens are exact, per token pairs of
+  // channels are.
+  const at::Tensor x =
+      (at::arange(4).unsqueeze(1) + 10 * at::arange(4)).to(at::kFloat).unsqueeze(0);
   const auto channel = make_codec(plain::uniform({{"axis", "channel"}, {"group", 4}}), 4);
   const quant::Encoded by_channel = channel->encode(x, {});
   CHECK(by_channel.params.sizes() == at::IntArrayRef({1, 1, 4, 2}));
-  CHECK(at::equal(by_channel.params[0][0], at::tensor({1.f, 0.f, 1.f, 10.f, 1.f, 20.f, 1.f, 30.f}).reshape({4, 2})));
+  CHECK(at::equal(by_channel.params[0][0],
+                  at::tensor({1.f, 0.f, 1.f, 10.f, 1.f, 20.f, 1.f, 30.f}).reshape({4, 2})));
   CHECK(at::equal(channel->decode(by_channel), x));
 
   const auto token = make_codec(plain::uniform({{"group", 2}}), 4);
@@ -194,8 +203,8 @@ TEST_CASE("a per-channel group is tokens of one channel, a per-token group chann
 }
 
 TEST_CASE("D16 the codec equals scalar loops, whatever its settings", "[uniform]") {
-  const auto grid = GENERATE(std::string("float_zero"), std::string("code_offset"), std::string("rounded_zero"),
-                             std::string("symmetric"));
+  const auto grid = GENERATE(std::string("float_zero"), std::string("code_offset"),
+                             std::string("rounded_zero"), std::string("symmetric"));
   const auto params = GENERATE(std::string("fp32"), std::string("fp16"), std::string("bf16"));
   const auto rounding = GENERATE(std::string("half_even"), std::string("half_up"));
   const auto axis = GENERATE(std::string("channel"), std::string("token"));
@@ -237,7 +246,8 @@ TEST_CASE("D16 the codec equals scalar loops, whatever its settings", "[uniform]
       const auto codec = make_codec(settings, 16);
       for (size_t i = 0; i < inputs.size(); ++i) {
         CAPTURE(grid, params, rounding, axis, bits, clip.kind, clip.scope, clip.source, i);
-        const at::Tensor threshold = clip.source == "calibrated" ? at::tensor(calibrated) : at::Tensor();
+        const at::Tensor threshold =
+            clip.source == "calibrated" ? at::tensor(calibrated) : at::Tensor();
         const quant::Encoded encoded = codec->encode(inputs[i], threshold);
         const plain::Coded expected = plain::quantize(inputs[i], settings, calibrated);
         CHECK(at::equal(quant::unpack(encoded.codes, bits), expected.codes));
@@ -252,8 +262,8 @@ TEST_CASE("D16 the codec equals scalar loops, whatever its settings", "[uniform]
 TEST_CASE("D16 the bit width sets the number of codes and the error", "[uniform]") {
   // The error falls with 1/(2^b − 1)².
   const at::Tensor x = plain::flat_random({1, 8192, 32}, 21);
-  const auto [bits, mse] = GENERATE(
-      table<int64_t, double>({{2, 7.67e-3}, {3, 1.41e-3}, {4, 3.07e-4}, {8, 1.06e-6}}));
+  const auto [bits, mse] =
+      GENERATE(table<int64_t, double>({{2, 7.67e-3}, {3, 1.41e-3}, {4, 3.07e-4}, {8, 1.06e-6}}));
   const auto codec = make_codec(plain::uniform({{"bits", bits}, {"group", 32}}), 32);
   const quant::Encoded encoded = codec->encode(x, {});
   const at::Tensor seen = std::get<0>(at::_unique2(quant::unpack(encoded.codes, bits)));
@@ -262,10 +272,12 @@ TEST_CASE("D16 the bit width sets the number of codes and the error", "[uniform]
 }
 
 TEST_CASE("D71 the stored scale is the one that decoding uses", "[uniform]") {
-  const auto grid = GENERATE(std::string("float_zero"), std::string("rounded_zero"), std::string("symmetric"));
+  const auto grid =
+      GENERATE(std::string("float_zero"), std::string("rounded_zero"), std::string("symmetric"));
   const auto axis = GENERATE(std::string("channel"), std::string("token"));
   const at::Tensor x = plain::gaussian({2, 64, 32}, 9) + 0.3;
-  const auto codec = make_codec(plain::uniform({{"grid", grid}, {"axis", axis}, {"group", 32}}), 32);
+  const auto codec =
+      make_codec(plain::uniform({{"grid", grid}, {"axis", axis}, {"group", 32}}), 32);
   quant::Encoded encoded = codec->encode(x, {});
   const at::Tensor before = codec->decode(encoded);
   at::Tensor origin = at::zeros_like(before);  // the zero point decodes to 0 on the other two grids

@@ -15,8 +15,10 @@ using namespace kvlab;
 using transform::hadamard_signs;
 using transform::has_hadamard;
 
-TEST_CASE("D37 a Hadamard rotation of every constructible size keeps norms and inverts", "[hadamard]") {
-  const auto d = GENERATE(1, 2, 4, 8, 12, 16, 20, 24, 28, 36, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512);
+TEST_CASE("D37 a Hadamard rotation of every constructible size keeps norms and inverts",
+          "[hadamard]") {
+  const auto d =
+      GENERATE(1, 2, 4, 8, 12, 16, 20, 24, 28, 36, 64, 72, 80, 96, 112, 128, 160, 192, 256, 512);
   CAPTURE(d);
   REQUIRE(has_hadamard(d));
   for (const int8_t sign : hadamard_signs(d)) CHECK(std::abs(sign) == 1);
@@ -32,7 +34,8 @@ TEST_CASE("D37 a Hadamard rotation of every constructible size keeps norms and i
 }
 
 TEST_CASE("D37 a size without a construction is refused in a sentence", "[hadamard]") {
-  // 100 = 4·25 and 92: no prime of Paley's kinds makes them; odd sizes and 6 have no Hadamard matrix at all.
+  // 100 = 4·25 and 92: no prime of Paley's kinds makes them; odd sizes and 6 have no Hadamard
+  // matrix at all.
   for (const int64_t d : {0, 3, 6, 10, 50, 92, 100, 116}) {
     CAPTURE(d);
     CHECK_FALSE(has_hadamard(d));

@@ -15,7 +15,8 @@ using Kind = transform::TokenScale::Kind;
 
 namespace {
 
-TokenScale scale_of(Kind kind, DType params = DType::fp32, bool rotate_first = true, bool inverse = false) {
+TokenScale scale_of(Kind kind, DType params = DType::fp32, bool rotate_first = true,
+                    bool inverse = false) {
   TokenScale scale;
   scale.kind = kind;
   scale.params = params;
@@ -38,13 +39,17 @@ at::Tensor token_of(double value) {
 }
 
 double stored_scale(double norm, DType params, bool inverse = false) {
-  return Transform({}, {}, scale_of(Kind::l2_head, params, true, inverse)).scales(token_of(norm)).item<double>();
+  return Transform({}, {}, scale_of(Kind::l2_head, params, true, inverse))
+      .scales(token_of(norm))
+      .item<double>();
 }
 
 }  // namespace
 
 TEST_CASE("D51 token scales by hand: L2 over all heads or each, maximum and mean", "[transform]") {
-  const auto scales = [](Kind kind) { return Transform({}, {}, scale_of(kind)).scales(two_heads()); };
+  const auto scales = [](Kind kind) {
+    return Transform({}, {}, scale_of(kind)).scales(two_heads());
+  };
   CHECK(scales(Kind::l2_heads).sizes() == at::IntArrayRef({1, 1, 1}));
   CHECK(list(scales(Kind::l2_heads)) == std::vector<double>{13});
   CHECK(list(scales(Kind::l2_head)) == std::vector<double>{5, 12});
@@ -53,7 +58,8 @@ TEST_CASE("D51 token scales by hand: L2 over all heads or each, maximum and mean
   CHECK_FALSE(scales(Kind::none).defined());
 }
 
-TEST_CASE("D51 with one head ten times as large the scopes feed the codec differently", "[transform]") {
+TEST_CASE("D51 with one head ten times as large the scopes feed the codec differently",
+          "[transform]") {
   at::Tensor x = plain::gaussian({1, 2, 32, 16}, 60);
   x.select(1, 0).mul_(10);
   const auto entering = [&](Kind kind, int64_t head) {
@@ -91,13 +97,15 @@ TEST_CASE("each KV head has its own centre and rotation", "[transform]") {
   const at::Tensor x = at::tensor({11.f, 22.f}).reshape({1, 2});
   CHECK(at::equal(transform.forward(x, 0, {}), x));
   CHECK(at::equal(transform.forward(x, 1, {}), at::tensor({2.f, 1.f}).reshape({1, 2})));
-  CHECK(at::equal(transform.backward(at::tensor({2.f, 1.f}).reshape({1, 2}), 1, {}), x.to(at::kDouble)));
+  CHECK(at::equal(transform.backward(at::tensor({2.f, 1.f}).reshape({1, 2}), 1, {}),
+                  x.to(at::kDouble)));
   // One matrix serves all heads.
   const Transform shared({}, swap.unsqueeze(0), {});
   CHECK(at::equal(shared.rotation_of(1), swap));
 }
 
-TEST_CASE("rotating and L2 scaling commute; with the largest entry as scale they do not", "[transform]") {
+TEST_CASE("rotating and L2 scaling commute; with the largest entry as scale they do not",
+          "[transform]") {
   const at::Tensor x = plain::gaussian({2, 3, 64, 32}, 61);
   const at::Tensor rotation = transform::hadamard(32).unsqueeze(0);
   const auto entering = [&](Kind kind, bool rotate_first) {
@@ -105,7 +113,8 @@ TEST_CASE("rotating and L2 scaling commute; with the largest entry as scale they
     const at::Tensor scales = transform.scales(x);
     std::vector<at::Tensor> heads;
     for (int64_t head = 0; head < 3; ++head) {
-      heads.push_back(transform.forward(x[1][head], head, scales[1][scales.size(1) == 1 ? 0 : head]));
+      heads.push_back(
+          transform.forward(x[1][head], head, scales[1][scales.size(1) == 1 ? 0 : head]));
     }
     return at::stack(heads);
   };
@@ -115,12 +124,14 @@ TEST_CASE("rotating and L2 scaling commute; with the largest entry as scale they
   for (const Kind kind : {Kind::max_head, Kind::mean_abs_head}) {
     CHECK_FALSE(at::allclose(entering(kind, true), entering(kind, false), 1e-2, 1e-2));
   }
-  // scale_rotate takes the scale from the centred tensor: its largest entry, not that of the rotated one.
+  // scale_rotate takes the scale from the centred tensor: its largest entry, not that of the
+  // rotated one.
   const Transform scale_first({}, rotation, scale_of(Kind::max_head, DType::fp32, false));
   CHECK(at::equal(scale_first.scales(x), x.abs().amax(-1).to(at::kDouble)));
 }
 
-TEST_CASE("norm_op rsqrt stores 1/n, multiplies on the way in and divides on the way out", "[transform]") {
+TEST_CASE("norm_op rsqrt stores 1/n, multiplies on the way in and divides on the way out",
+          "[transform]") {
   // 1/3 in fp16 is 0.333251953125.
   constexpr double third = 0.333251953125;
   CHECK(stored_scale(3.0, DType::fp16, true) == third);
@@ -134,14 +145,15 @@ TEST_CASE("norm_op rsqrt stores 1/n, multiplies on the way in and divides on the
   CHECK(stored_scale(3.0, DType::fp16) == 3.0);
 }
 
-TEST_CASE("D48 a scale that is or becomes 0 is stored as 1, one beyond its type as the largest", "[transform]") {
+TEST_CASE("D48 a scale that is or becomes 0 is stored as 1, one beyond its type as the largest",
+          "[transform]") {
   CHECK(stored_scale(0.0, DType::fp32) == 1.0);
   CHECK(stored_scale(0.0, DType::fp32, true) == 1.0);
-  CHECK(stored_scale(1e-9, DType::fp16) == 1.0);        // rounds to 0
-  CHECK(stored_scale(1e9, DType::fp16, true) == 1.0);   // so does its inverse
+  CHECK(stored_scale(1e-9, DType::fp16) == 1.0);       // rounds to 0
+  CHECK(stored_scale(1e9, DType::fp16, true) == 1.0);  // so does its inverse
   CHECK(stored_scale(1e6, DType::fp16) == 65504.0);
   CHECK(stored_scale(1e-6, DType::fp16, true) == 65504.0);
-  CHECK(stored_scale(1e6, DType::bf16) == 999424.0);    // 8 significant bits: 244·4096
+  CHECK(stored_scale(1e6, DType::bf16) == 999424.0);  // 8 significant bits: 244·4096
   CHECK(stored_scale(2.7, DType::fp32) == static_cast<double>(2.7f));
 }
 
@@ -152,7 +164,8 @@ TEST_CASE("D48 the norm is summed in wide numbers", "[transform]") {
     CHECK(Transform({}, {}, scale_of(Kind::l2_head, params)).scales(x).item<double>() == 320.0);
   }
   const at::Tensor heads = at::full({1, 8, 1, 128}, 10.0, at::kHalf);
-  CHECK(Transform({}, {}, scale_of(Kind::l2_heads, DType::fp16)).scales(heads).item<double>() == 320.0);
+  CHECK(Transform({}, {}, scale_of(Kind::l2_heads, DType::fp16)).scales(heads).item<double>() ==
+        320.0);
 }
 
 TEST_CASE("D48 tokens of zero, tiny and huge norm share a group without harm", "[transform]") {
@@ -161,7 +174,9 @@ TEST_CASE("D48 tokens of zero, tiny and huge norm share a group without harm", "
   const double factors[] = {0.0, 1e-8, 1e-4, 1.0, 3e4};
   for (int64_t t = 0; t < 5; ++t) x[0][0][t].mul_(factors[t]);
   const auto codec = quant::make_codec(
-      plain::uniform({{"axis", "channel"}, {"group", 32}, {"grid", "rounded_zero"}, {"params", "fp16"}}), 128);
+      plain::uniform(
+          {{"axis", "channel"}, {"group", 32}, {"grid", "rounded_zero"}, {"params", "fp16"}}),
+      128);
   const auto decoded = [&](const at::Tensor& keys) {
     const Transform transform({}, {}, scale_of(Kind::l2_head));
     const at::Tensor scales = transform.scales(keys);
@@ -178,18 +193,20 @@ TEST_CASE("D48 tokens of zero, tiny and huge norm share a group without harm", "
   // After scaling all tokens but the zero one are what they are without the factors.
   at::Tensor reference = normal.clone();
   reference[0][0][0].zero_();
-  CHECK(at::allclose(relative(x).narrow(0, 1, 31), relative(reference).narrow(0, 1, 31), 1e-3, 0.0));
+  CHECK(
+      at::allclose(relative(x).narrow(0, 1, 31), relative(reference).narrow(0, 1, 31), 1e-3, 0.0));
   CHECK(relative(x).narrow(0, 1, 31).max().item<double>() < 0.35);
 }
 
 TEST_CASE("D43 every rotation and scale comes back", "[transform]") {
-  const auto kind = GENERATE(Kind::none, Kind::l2_heads, Kind::l2_head, Kind::max_head, Kind::mean_abs_head);
+  const auto kind =
+      GENERATE(Kind::none, Kind::l2_heads, Kind::l2_head, Kind::max_head, Kind::mean_abs_head);
   const auto inverse = GENERATE(false, true);
   const auto rotate_first = GENERATE(false, true);
   const at::Tensor x = plain::gaussian({1, 2, 50, 64}, 63) * 3 + 2;
   const at::Tensor center = plain::gaussian({2, 64}, 64);
-  for (const at::Tensor& rotation :
-       {at::Tensor(), transform::hadamard(64).unsqueeze(0), transform::random_orthogonal(64, 3).unsqueeze(0)}) {
+  for (const at::Tensor& rotation : {at::Tensor(), transform::hadamard(64).unsqueeze(0),
+                                     transform::random_orthogonal(64, 3).unsqueeze(0)}) {
     const Transform transform(center, rotation, scale_of(kind, DType::bf16, rotate_first, inverse));
     const at::Tensor scales = transform.scales(x);
     for (int64_t head = 0; head < 2; ++head) {
@@ -198,7 +215,8 @@ TEST_CASE("D43 every rotation and scale comes back", "[transform]") {
       const at::Tensor y = transform.forward(x[0][head], head, scale);
       const at::Tensor back = transform.backward(y, head, scale);
       const at::Tensor wide = x[0][head].to(at::kDouble);
-      // One rounding to float32 lies between: each row is off by at most half a unit of its own norm.
+      // One rounding to float32 lies between: each row is off by at most half a unit of its own
+      // norm.
       const at::Tensor off = (back - wide).norm(2, -1) / (wide - center[head]).norm(2, -1);
       CHECK(off.max().item<double>() <= 0x1p-24);
     }
@@ -218,7 +236,8 @@ TEST_CASE("a random rotation is a function of its seed", "[transform]") {
   const at::Tensor first = transform::random_orthogonal(32, 5);
   CHECK(at::equal(first, transform::random_orthogonal(32, 5)));
   CHECK_FALSE(at::allclose(first, transform::random_orthogonal(32, 6), 0.1, 0.1));
-  // Haar-distributed: no entry is preferred. The mean of the diagonal over seeds is 0 (deviation 1/32 each).
+  // Haar-distributed: no entry is preferred. The mean of the diagonal over seeds is 0 (deviation
+  // 1/32 each).
   double diagonal = 0;
   for (int64_t seed = 0; seed < 50; ++seed) {
     diagonal += transform::random_orthogonal(32, seed).diagonal().mean().item<double>() / 50;
