@@ -53,6 +53,7 @@ std::string why_not(const std::filesystem::path& path) {
 }  // namespace
 
 std::string library_version() {
+  const Lock lock;
   unsigned int major = 0;
   unsigned int minor = 0;
   unsigned int release = 0;

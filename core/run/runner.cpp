@@ -159,8 +159,8 @@ class Watch {
   Watch(std::shared_ptr<Shared> shared, Observer& observer, Outcome& outcome)
       : shared_(std::move(shared)), observer_(observer), outcome_(outcome) {}
 
-  void start(int64_t jobs) {
-    const int threads = static_cast<int>(std::max<int64_t>(1, cores() / jobs));
+  void start(int64_t jobs, int64_t threads_each) {
+    const int threads = static_cast<int>(threads_each);
     shared_->workers = jobs;
     // Detached: an interrupted run does not wait for the cells under way.
     for (int64_t i = 0; i < jobs; ++i) std::thread(work, shared_, threads).detach();
@@ -288,13 +288,18 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   results.cells = std::move(states);
   store::update_results(experiment.output, results);
 
+  // The last bits of a result depend on the number of threads, so that follows from the whole plan
+  // and not from what is left of it: a resumed run and shards give what one run gives.
+  const int64_t asked = options.jobs > 0 ? options.jobs : cores();
+  const int64_t at_most =
+      std::clamp<int64_t>(asked, 1, std::max<int64_t>(1, std::ssize(plan.cells)));
+  const int64_t threads = std::max<int64_t>(1, cores() / at_most);
   const auto to_do = static_cast<int64_t>(shared->to_do.size());
-  const int64_t jobs = std::clamp<int64_t>(options.jobs > 0 ? options.jobs : cores(), 1,
-                                           std::max<int64_t>(1, to_do));
+  const int64_t jobs = std::min(at_most, std::max<int64_t>(1, to_do));
   observer.started(to_do + outcome.reused, outcome.reused, jobs);
   if (to_do > 0) {
     Watch watch(shared, observer, outcome);
-    watch.start(jobs);
+    watch.start(jobs, threads);
     watch.wait(stop);
   }
   // Nobody may be within HDF5 while the parts are folded in and, if interrupted, the process is
