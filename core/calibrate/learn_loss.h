@@ -33,14 +33,13 @@ class HeadLoss {
 
  private:
   struct Part {
-    at::Tensor q;         // [rows, d], divided by √d
-    at::Tensor log_sum;   // [rows, 1] log-sum-exp of the exact scores
-    at::Tensor log_p, p;  // [rows, n] exact attention on the tokens between the windows
-    at::Tensor mass;      // [rows, 1] of the exact attention outside them
-    at::Tensor outside;   // [rows, d] what it reads there, p·V
-    at::Tensor output;    // [rows, d] p·V over all tokens
-    at::Tensor
-        future;  // [rows, n] bool, undefined where no query lies before the end of the n tokens
+    at::Tensor q;           // [rows, d], divided by √d
+    at::Tensor log_sum;     // [rows, 1] log-sum-exp of the exact scores
+    at::Tensor log_p, p;    // [rows, n] exact attention on the tokens between the windows
+    at::Tensor mass;        // [rows, 1] of the exact attention outside them
+    at::Tensor outside;     // [rows, d] what it reads there, p·V
+    at::Tensor output;      // [rows, d] p·V over all tokens
+    at::Tensor future;      // [rows, n] bool; undefined where every query is behind the n tokens
     at::Tensor key, value;  // [n, d] between the windows, keys centred
     at::Tensor reading;     // [rows, n] the attention that values are learned with
   };

@@ -49,8 +49,7 @@ json method_of(const Cell& cell, const CellInputs& inputs, const MethodUse& use)
       method[side]["rotation_sha256"] = inputs.rotations.at(side);
     }
   }
-  const Settings requested = method::requested(cell.recipe, inputs.info.head_dim);
-  if (!requested.empty()) method["requested"] = requested;
+  if (!inputs.requested.empty()) method["requested"] = inputs.requested;
   return method;
 }
 

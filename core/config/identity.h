@@ -16,6 +16,7 @@ struct CellInputs {
   const DatasetInfo& info;
   const DatasetInfo* calibration = nullptr;  // where the recipe needs one
   nlohmann::json method;                     // canonical form of the recipe
+  Settings requested = {};                   // what the recipe asks for and does not get
   nlohmann::json rotations = nlohmann::json::object();
   bool seed_used = false;
 };

@@ -28,6 +28,7 @@ using nlohmann::json;
 struct Resolved {
   method::Recipe recipe;
   json canonical;
+  Settings requested;
   json rotations = json::object();
   std::optional<std::string> unsupported;
   std::vector<std::string> notes;
@@ -127,6 +128,7 @@ class Planner {
     result.recipe =
         method::on_layer(at_point(use.recipe, axes_, points_[place.point]), place.layer);
     result.canonical = method::canonical(result.recipe, head_dim);
+    result.requested = method::requested(result.recipe, head_dim);
     result.unsupported = method::unsupported(result.recipe, head_dim);
     result.needs_calibration = method::needs_calibration(result.recipe);
     result.uses_seed = method::uses_seed(result.recipe);
@@ -170,7 +172,10 @@ class Planner {
     cell.probes = experiment_.probes;
     cell.measure = experiment_.measure;
     cell.backend = experiment_.backend;
-    CellInputs inputs{.info = known, .method = resolved.canonical, .rotations = resolved.rotations};
+    CellInputs inputs{.info = known,
+                      .method = resolved.canonical,
+                      .requested = resolved.requested,
+                      .rotations = resolved.rotations};
     inputs.seed_used = known.uses_seed || resolved.uses_seed;
     if (calibrates) {
       cell.calibration = calibration;

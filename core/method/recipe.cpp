@@ -93,7 +93,8 @@ bool is_used(const Recipe& recipe, const std::string& key) {
   }
   for (const std::string& name : kSides) {
     if (key.starts_with(name + ".")) {
-      return is_used_in(recipe.side(name), key.substr(name.size() + 1));
+      const std::vector<std::string> used = used_keys(recipe.side(name));
+      return std::find(used.begin(), used.end(), key.substr(name.size() + 1)) != used.end();
     }
   }
   if (key.starts_with("calibrate.")) return is_learned(recipe);
@@ -132,7 +133,7 @@ int64_t flush_group(const Recipe& recipe) {
 }
 
 std::string effective_flush(const Recipe& recipe) {
-  const std::string flush = get_text(recipe.settings, "window.flush");
+  std::string flush = get_text(recipe.settings, "window.flush");
   if (flush == "ring" && flush_group(recipe) > 1) return "block";
   const bool buffered = flush == "full" || flush == "kivi";
   if (buffered && get_int(recipe.settings, "window.recent") == 0) return "block";

@@ -23,19 +23,35 @@ bool learns_per_token(const Recipe& recipe) {
          (is_per_token(recipe.side("key")) || is_per_token(recipe.side("value")));
 }
 
-/// The value that takes effect.
-nlohmann::json effective(const Recipe& recipe, const std::string& key, int64_t head_dim) {
-  const nlohmann::json& value = recipe.settings.at(key);
-  if (key == "window.flush") return effective_flush(recipe);
-  if (key == "calibrate.group" && learns_per_token(recipe)) {
-    return std::min(value.get<int64_t>(), head_dim);
+/// Every setting of a side that means something, with the value that takes effect.
+void add_side(const Settings& side, const std::string& name, int64_t head_dim, Settings& result) {
+  const Settings codec = below(side, "codec.");
+  for (const std::string& key : used_keys(side)) {
+    nlohmann::json value = side.at(key);
+    if (key == "codec.group") value = quant::effective_group(codec, head_dim);
+    if (key == "codec.clip" && !quant::clip_ratio(codec)) value = "none";
+    result[name + "." + key] = std::move(value);
   }
-  for (const std::string& name : kSides) {
-    const Settings codec = below(recipe.settings, name + ".codec.");
-    if (key == name + ".codec.group") return quant::effective_group(codec, head_dim);
-    if (key == name + ".codec.clip" && !quant::clip_ratio(codec)) return "none";
+}
+
+/// The same of the whole recipe.
+Settings effective(const Recipe& recipe, int64_t head_dim) {
+  Settings result;
+  for (const std::string& name : kSides) add_side(recipe.side(name), name, head_dim, result);
+  if (is_used(recipe, "window.flush")) {
+    for (const auto& [key, value] : below(recipe.settings, "window.")) {
+      result["window." + key] = value;
+    }
+    result["window.flush"] = effective_flush(recipe);
   }
-  return value;
+  if (is_learned(recipe)) {
+    for (const auto& [key, value] : below(recipe.settings, "calibrate.")) {
+      result["calibrate." + key] = value;
+    }
+    const int64_t group = get_int(recipe.settings, "calibrate.group");
+    if (learns_per_token(recipe)) result["calibrate.group"] = std::min(group, head_dim);
+  }
+  return result;
 }
 
 void insert_nested(nlohmann::json& map, const std::string& key, nlohmann::json value) {
@@ -70,16 +86,15 @@ nlohmann::json canonical(const Recipe& recipe, int64_t head_dim) {
   nlohmann::json result = {{"key", nlohmann::json::object()},
                            {"value", nlohmann::json::object()},
                            {"window", nlohmann::json::object()}};
-  for (const auto& [key, value] : recipe.settings) {
-    if (is_used(recipe, key)) insert_nested(result, key, effective(recipe, key, head_dim));
-  }
+  for (const auto& [key, value] : effective(recipe, head_dim)) insert_nested(result, key, value);
   return result;
 }
 
 Settings requested(const Recipe& recipe, int64_t head_dim) {
   Settings result;
-  for (const auto& [key, value] : recipe.settings) {
-    if (is_used(recipe, key) && effective(recipe, key, head_dim) != value) result[key] = value;
+  for (const auto& [key, value] : effective(recipe, head_dim)) {
+    const nlohmann::json& asked = recipe.settings.at(key);
+    if (asked != value) result[key] = asked;
   }
   return result;
 }

@@ -201,14 +201,18 @@ const Param* declared(const Settings& side, const std::string& key) {
   return nullptr;
 }
 
-bool is_used_in(const Settings& side, const std::string& key) {
+std::vector<std::string> used_keys(const Settings& side) {
   const Settings codec = below(side, kCodecPrefix);
-  if (key == "codec.kind") return true;
-  if (quant::is_passthrough(codec)) return false;
-  if (std::find(kFamilies.begin(), kFamilies.end(), key) != kFamilies.end()) return true;
-  const Param* param = declared(side, key);
-  if (param == nullptr) return false;
-  return !param->used || param->used(key.starts_with(kCodecPrefix) ? codec : side);
+  if (quant::is_passthrough(codec)) return {choice_key("codec")};
+  std::vector<std::string> keys;
+  for (const std::string& family : kFamilies) {
+    keys.push_back(choice_key(family));
+    for (const Param& param : selected(side, family).params) {
+      const bool used = !param.used || param.used(family == "codec" ? codec : side);
+      if (used) keys.push_back(key_of(family, param));
+    }
+  }
+  return keys;
 }
 
 Settings default_settings() {

@@ -37,8 +37,8 @@ const Part& selected(const Settings& side, const std::string& family);
 /// it.
 const Param* declared(const Settings& side, const std::string& key);
 
-/// Whether a key of a side means anything beside the side's other settings.
-bool is_used_in(const Settings& side, const std::string& key);
+/// The keys of a side that mean something beside its other settings.
+std::vector<std::string> used_keys(const Settings& side);
 
 /// The settings of a recipe in which nothing was chosen.
 Settings default_settings();

@@ -50,7 +50,7 @@ std::string codec_setting(const json& method, const std::string& key, const Show
     if (shown.has(name + ".codec." + key)) return std::string();
     return text_at(child(child(method, name), "codec"), key);
   };
-  const std::string keys = side("key");
+  std::string keys = side("key");
   const std::string values = side("value");
   if (keys == values || values.empty()) return keys;
   return keys.empty() ? values : keys + "/" + values;

@@ -206,7 +206,10 @@ std::vector<PeerCase> peer_cases() {
 
 TEST_CASE("learning losses are those of their definitions", "[learn]") {
   const LearnInput input = small_input();
-  const LearnSettings settings = small_settings();
+  LearnSettings settings = small_settings();
+  // Queries within the quantized tokens, which may not see those after them, or all behind them.
+  settings.recent = GENERATE(4, 16);
+  settings.queries = GENERATE(16, 50);
   const at::Tensor key = key_loss(input, input.held_out, settings, input.base_key);
   const at::Tensor value =
       value_loss(input, input.held_out, settings, input.base_key, input.base_value);

@@ -312,7 +312,8 @@ TEST_CASE("data: every synthetic parameter has a help text and a default in its 
       CHECK(param.fallback.get<double>() <= param.most);
     }
     if (param.type == Param::Type::choice) {
-      CHECK(std::count(param.choices.begin(), param.choices.end(), param.fallback) == 1);
+      const auto fallback = param.fallback.get<std::string>();
+      CHECK(std::count(param.choices.begin(), param.choices.end(), fallback) == 1);
     }
   }
 }

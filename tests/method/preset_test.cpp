@@ -24,7 +24,7 @@ json codec(const char* axis, int group, const char* grid, const char* rounding, 
   return result;
 }
 
-json side(json codec, json transforms = json::object()) {
+json side(json codec, const json& transforms = json::object()) {
   json result = {{"center", "none"}, {"rotate", "none"}, {"token_scale", "none"}};
   result.update(transforms);
   result["codec"] = std::move(codec);

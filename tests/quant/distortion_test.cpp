@@ -80,13 +80,13 @@ TEST_CASE("N(0,1) with order clips", "[distortion]") {
     const char* scope;
     double minimum, rounded, rounded_fp16;
   };
-  // With exact parameters −lo/s of rounded_zero is 1.5 but for its last bit, and so is x/s of every
-  // clipped element; methods.md section 0.2 has that case. A recipe cannot ask for it (params: fp32
-  // is refused there). fp16 parameters move both off the tie together, which costs up to 0.5 dB:
-  // last column, from a simulation in another language.
-  const auto c = GENERATE(values<Case>({{128, 0.96, "row", 0.1567, 0.1739, 0.1827},
-                                        {128, 0.92, "row", 0.1272, 0.1534, 0.1717},
-                                        {32, 0.96, "group", 0.1342, 0.1491, 0.1532},
+  // An order clip makes most groups symmetric: −lo/s of a rounded_zero grid is 1.5, a tie that goes
+  // to 2 with exact parameters (the table's figures). In fp16 the rounding of s decides, and half
+  // of the groups lose a level's reach beyond the threshold; those figures were derived anew with
+  // NumPy.
+  const auto c = GENERATE(values<Case>({{128, 0.96, "row", 0.1567, 0.1739, 0.1833},
+                                        {128, 0.92, "row", 0.1272, 0.1534, 0.1722},
+                                        {32, 0.96, "group", 0.1342, 0.1491, 0.1534},
                                         {32, 0.92, "group", 0.1205, 0.1434, 0.1541},
                                         {32, 0.96, "row", 0.132, 0.0, 0.0},
                                         {32, 0.92, "row", 0.119, 0.0, 0.0}}));
@@ -96,7 +96,6 @@ TEST_CASE("N(0,1) with order clips", "[distortion]") {
   if (c.rounded == 0.0) return;  // not in the table
   Settings rounded = base;
   rounded["grid"] = "rounded_zero";
-  rounded["params"] = "fp32";
   CHECK(mse(rows(), rounded) == Approx(c.rounded).epsilon(kWithin));
   rounded["params"] = "fp16";
   CHECK(mse(rows(), rounded) == Approx(c.rounded_fp16).epsilon(kWithin));

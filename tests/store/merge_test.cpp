@@ -88,9 +88,8 @@ TEST_CASE("merge: other experiments, code and data are refused by name", "[store
   store::write_results(folder / "a.h5", make_full_results(2));
   const auto refused = [&](const store::Results& results) {
     store::write_results(folder / "b.h5", results);
-    const std::string text = message([&] {
-      store::merge(folder / "out.h5", {folder / "a.h5", folder / "b.h5"});
-    });
+    const std::string text =
+        message([&] { store::merge(folder / "out.h5", {folder / "a.h5", folder / "b.h5"}); });
     CHECK_FALSE(fs::exists(folder / "out.h5"));
     return text;
   };
