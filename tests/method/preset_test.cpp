@@ -175,7 +175,7 @@ TEST_CASE("every preset says what it is and where its sources differ") {
 }
 
 TEST_CASE("on a smaller head a preset's group of 128 becomes the head, with a note") {
-  const method::Recipe& recipe = method::preset("quarot_windows");
+  const method::Recipe recipe = method::preset("quarot_windows");
   const json canonical = method::canonical(recipe, 64);
   CHECK(canonical["key"]["codec"]["group"] == 64);
   CHECK(canonical["value"]["codec"]["group"] == 64);
