@@ -304,7 +304,7 @@ TEST_CASE("wrong includes") {
              ContainsSubstring("e.yaml:1:10: 'none.yaml': no such file"));
 }
 
-TEST_CASE("--set takes dotted keys and YAML values") {
+TEST_CASE("an edit by --set takes dotted keys and YAML values") {
   const ExperimentFolder folder;
   folder.write("a.h5", "");
   const auto load = [&](const Lines& edits) { return folder.load(kSmall, edits); };
