@@ -218,7 +218,7 @@ def test_a_faulty_capture_is_refused_before_anything_runs(name: str, kvlab: Kvla
 def test_a_file_that_is_none(verb: str, kvlab: Kvlab) -> None:
     assert re.search(r"nowhere\.yaml.*no such file", kvlab.refused(verb, "nowhere.yaml").err, re.IGNORECASE)
     (kvlab.folder / "folder.yaml").mkdir()
-    assert re.search(r"folder\.yaml.*cannot be read", kvlab.refused(verb, "folder.yaml").err)
+    assert re.search(r"folder\.yaml.*is a folder, not a file", kvlab.refused(verb, "folder.yaml").err)
 
 
 def test_an_empty_file(kvlab: Kvlab) -> None:
