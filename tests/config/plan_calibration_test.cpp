@@ -68,8 +68,8 @@ TEST_CASE_METHOD(Fixture, "calibration that shares text with the evaluation is f
   const auto found = [&] {
     const config::Plan plan = this->plan(kCapture + "methods: [oscar_cov]\n");
     const bool warned = says(plan.cells[0].warnings, "calibration shares tokens");
-    CHECK((plan.cells[0].config["calibration"]["overlaps_eval"] == "yes") == warned);
-    return plan.cells[0].config["calibration"]["overlaps_eval"].get<std::string>();
+    CHECK((plan.cells[0].config.at("calibration").at("overlaps_eval") == "yes") == warned);
+    return plan.cells[0].config.at("calibration").at("overlaps_eval").get<std::string>();
   };
   auto& cal = data.capture("cal.h5").token_ids;
   auto& eval = data.capture("eval.h5").token_ids;
@@ -102,7 +102,8 @@ TEST_CASE_METHOD(Fixture, "a synthetic calibration on the evaluated passage is f
             "calibration: {source: synthetic, tokens: 1024" +
             passage + "}\nseeds: [" + seed + "]\n")
         .cells[0]
-        .config["calibration"]["overlaps_eval"];
+        .config.at("calibration")
+        .at("overlaps_eval");
   };
   CHECK(found("", "0") == "yes");
   CHECK(found(", passage: 1", "0") == "no");

@@ -40,8 +40,9 @@ TEST_CASE_METHOD(Fixture, "D47: a rotation's content is part of the cell, its pl
         .cells.at(0);
   };
   const config::Cell first = id("r.h5");
-  CHECK(first.config["method"]["key"]["rotate"] == "file:" + (folder.path() / "r.h5").string());
-  CHECK(first.config["method"]["key"]["rotation_sha256"] == sha256("one"));
+  CHECK(first.config.at("method").at("key").at("rotate") ==
+        "file:" + (folder.path() / "r.h5").string());
+  CHECK(first.config.at("method").at("key")["rotation_sha256"] == sha256("one"));
   CHECK(id("copy/r.h5").id == first.id);
   folder.write("r.h5", "two");
   CHECK(id("r.h5").id != first.id);
@@ -52,32 +53,32 @@ TEST_CASE_METHOD(Fixture, "the stored configuration of a cell") {
 sweep: {grid: {calibrate.steps: [40, 80]}}
 )");
   const json& config = plan.cells[0].config;
-  CHECK(config["dataset"]["source"] == "capture");
-  CHECK(config["dataset"]["path"] == (folder.path() / "eval.h5").string());
-  CHECK(config["dataset"]["sha256"] == sha256("eval.h5"));
-  CHECK(config["dataset"]["layer"] == 10);
-  CHECK(config["dataset"]["dtype"] == "bf16");
-  CHECK(config["method"]["id"] == "optr");
-  CHECK(config["method"]["label"] == "mine");
-  CHECK(config["method"]["key"]["learned_over"] == "hadamard");
-  CHECK(config["method"]["key"]["codec"]["group"] == 64);
-  CHECK(config["method"]["requested"]["key.codec.group"] == 128);
-  CHECK(config["method"]["window"]["recent"] == 256);
-  CHECK(config["method"]["calibrate"]["steps"] == 40);
-  CHECK(config["sweep"] == json{{"calibrate.steps", 40}});
-  CHECK(config["seed"] == 0);
-  CHECK(config["seed_used"] == false);
-  CHECK(config["backend"] == "reference");
-  CHECK(config["probes"] == json{{"count", 64}, {"placement", "strided"}});
-  CHECK(config["calibration"]["path"] == (folder.path() / "cal.h5").string());
-  CHECK(config["calibration"]["sha256"] == sha256("cal.h5"));
-  CHECK(this->plan(kCapture + "methods: [kivi]\n").cells[0].config["calibration"].is_null());
+  CHECK(config.at("dataset").at("source") == "capture");
+  CHECK(config.at("dataset").at("path") == (folder.path() / "eval.h5").string());
+  CHECK(config.at("dataset")["sha256"] == sha256("eval.h5"));
+  CHECK(config.at("dataset").at("layer") == 10);
+  CHECK(config.at("dataset").at("dtype") == "bf16");
+  CHECK(config.at("method").at("id") == "optr");
+  CHECK(config.at("method").at("label") == "mine");
+  CHECK(config.at("method").at("key").at("learned_over") == "hadamard");
+  CHECK(config.at("method").at("key").at("codec").at("group") == 64);
+  CHECK(config.at("method").at("requested").at("key.codec.group") == 128);
+  CHECK(config.at("method").at("window").at("recent") == 256);
+  CHECK(config.at("method").at("calibrate").at("steps") == 40);
+  CHECK(config.at("sweep") == json{{"calibrate.steps", 40}});
+  CHECK(config.at("seed") == 0);
+  CHECK(config.at("seed_used") == false);
+  CHECK(config.at("backend") == "reference");
+  CHECK(config.at("probes") == json{{"count", 64}, {"placement", "strided"}});
+  CHECK(config.at("calibration").at("path") == (folder.path() / "cal.h5").string());
+  CHECK(config.at("calibration")["sha256"] == sha256("cal.h5"));
+  CHECK(this->plan(kCapture + "methods: [kivi]\n").cells[0].config.at("calibration").is_null());
   CHECK(plan.cells[0].calibration.at(0).layers == std::vector<int64_t>{10});
 }
 
 TEST_CASE_METHOD(Fixture, "D09: symmetric codes are recorded with the three levels they use") {
   const config::Plan plan = this->plan(kCapture + "methods: [int2_naive_symmetric, kivi, bf16]\n");
-  CHECK(plan.cells[0].config["method"]["levels_used"] == json{{"key", 3}, {"value", 3}});
-  CHECK(plan.cells[1].config["method"]["levels_used"] == json{{"key", 4}, {"value", 4}});
-  CHECK(plan.cells[2].config["method"]["levels_used"]["key"].is_null());
+  CHECK(plan.cells[0].config.at("method").at("levels_used") == json{{"key", 3}, {"value", 3}});
+  CHECK(plan.cells[1].config.at("method").at("levels_used") == json{{"key", 4}, {"value", 4}});
+  CHECK(plan.cells[2].config.at("method").at("levels_used").at("key").is_null());
 }

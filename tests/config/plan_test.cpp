@@ -53,7 +53,7 @@ seeds: [0, 1]
     const config::Cell& cell = plan.cells[row.cell];
     CHECK(cell.dataset.params.at("tokens") == row.sweep[0]);
     CHECK(cell.seed == row.seed);
-    CHECK(cell.config["method"]["id"] == row.method);
+    CHECK(cell.config.at("method").at("id") == row.method);
   }
 }
 

@@ -177,12 +177,13 @@ TEST_CASE("every preset says what it is and where its sources differ") {
 TEST_CASE("on a smaller head a preset's group of 128 becomes the head, with a note") {
   const method::Recipe recipe = method::preset("quarot_windows");
   const json canonical = method::canonical(recipe, 64);
-  CHECK(canonical["key"]["codec"]["group"] == 64);
-  CHECK(canonical["value"]["codec"]["group"] == 64);
+  CHECK(canonical.at("key").at("codec").at("group") == 64);
+  CHECK(canonical.at("value").at("codec").at("group") == 64);
   CHECK(method::notes(recipe, 64) ==
         std::vector<std::string>{"key: the per-token group 128 became the head dimension 64",
                                  "value: the per-token group 128 became the head dimension 64"});
-  CHECK(method::canonical(method::preset("kivi_g128"), 64)["key"]["codec"]["group"] == 128);
+  CHECK(method::canonical(method::preset("kivi_g128"), 64).at("key").at("codec").at("group") ==
+        128);
 }
 
 TEST_CASE("D86: the two methods that differ only by case are never guessed") {

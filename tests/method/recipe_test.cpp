@@ -241,8 +241,8 @@ TEST_CASE("clips that are off are one configuration") {
 
 TEST_CASE("a passthrough side has no transform and two of them no window") {
   const method::Recipe recipe = edited("oscar_cov_centered", {{"key.codec.kind", "passthrough"}});
-  CHECK(method::canonical(recipe, 128)["key"] == json{{"codec", {{"kind", "passthrough"}}}});
-  CHECK(method::canonical(recipe, 128)["window"]["recent"] == 256);
+  CHECK(method::canonical(recipe, 128).at("key") == json{{"codec", {{"kind", "passthrough"}}}});
+  CHECK(method::canonical(recipe, 128).at("window").at("recent") == 256);
   CHECK(method::needs_calibration(recipe));  // the values' covariance
   const method::Recipe both = edited("oscar_cov_centered", {{"key.codec.kind", "passthrough"},
                                                             {"value.codec.kind", "passthrough"}});
@@ -362,19 +362,19 @@ TEST_CASE("a rotation may come from a file") {
   CHECK(method::rotation_file(recipe, "key") == "some/rotation.h5");
   CHECK_FALSE(method::rotation_file(recipe, "value"));
   CHECK_FALSE(method::needs_calibration(recipe));
-  CHECK(method::canonical(recipe, 128)["key"]["rotate"] == "file:some/rotation.h5");
+  CHECK(method::canonical(recipe, 128).at("key").at("rotate") == "file:some/rotation.h5");
 }
 
 TEST_CASE("D07, D09, D51, D53: grid, levels, scale scope and clips are in the record") {
   const json ots = method::canonical(method::preset("oscar_ots"), 128);
-  CHECK(ots["key"]["codec"]["grid"] == "rounded_zero");
-  CHECK(ots["key"]["token_scale"] == "l2_heads");
+  CHECK(ots.at("key").at("codec").at("grid") == "rounded_zero");
+  CHECK(ots.at("key").at("token_scale") == "l2_heads");
   const json kivi = method::canonical(method::preset("kivi"), 128);
-  CHECK(kivi["key"]["codec"]["grid"] == "float_zero");
-  CHECK(kivi["key"]["codec"]["zero"] == "value");
+  CHECK(kivi.at("key").at("codec").at("grid") == "float_zero");
+  CHECK(kivi.at("key").at("codec").at("zero") == "value");
   const json symmetric = method::canonical(method::preset("int2_naive_symmetric"), 128);
-  CHECK(symmetric["key"]["codec"]["grid"] == "symmetric");
+  CHECK(symmetric.at("key").at("codec").at("grid") == "symmetric");
   const json oscar = method::canonical(method::preset("oscar_cov"), 128);
-  CHECK(oscar["key"]["codec"]["clip"] == 0.96);
-  CHECK(oscar["value"]["codec"]["clip"] == 0.92);
+  CHECK(oscar.at("key").at("codec").at("clip") == 0.96);
+  CHECK(oscar.at("value").at("codec").at("clip") == 0.92);
 }
