@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+
+/// Copies from global to shared memory that run beside the arithmetic: a private ring of two records a warp, so that
+/// the main loop needs no barrier of the block.
+namespace kvlab::kernels::cuda {
+
+__device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// kBytes: of a record, a multiple of 128. Records arrive in the order in which they are asked for.
+template <int kBytes>
+class CopyRing {
+ public:
+  static constexpr int kStages = 2;
+
+  /// memory: kStages · kBytes of this warp's own, 128-byte aligned. barriers: kStages of its own.
+  __device__ __forceinline__ CopyRing(unsigned char* memory, std::uint64_t* barriers, bool bulk, int lane)
+      : memory_(memory), barriers_(shared_address(barriers)), bulk_(bulk), lane_(lane) {
+#if __CUDA_ARCH__ >= 900
+    if (bulk_ && lane_ == 0) {
+      for (int stage = 0; stage < kStages; ++stage) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * stage) : "memory");
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+#else
+    bulk_ = false;
+#endif
+    __syncwarp();
+  }
+
+  /// Asks for a record (null: none) into `stage`, whose last record must have been read by all lanes.
+  __device__ __forceinline__ void ask(int stage, const std::uint8_t* from) {
+#if __CUDA_ARCH__ >= 900
+    if (bulk_) {
+      if (lane_ == 0 && from) {
+        const std::uint32_t barrier = barriers_ + 8 * stage;
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kBytes) : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                shared_address(memory_ + stage * kBytes)),
+            "l"(from), "r"(kBytes), "r"(barrier)
+            : "memory");
+      }
+      return;
+    }
+#endif
+    if (from) {
+      const std::uint32_t to = shared_address(memory_ + stage * kBytes);
+      for (int at = lane_ * 16; at < kBytes; at += 32 * 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+      }
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");  // also an empty one: wait counts groups
+  }
+
+  /// The oldest record that was asked for, once it is there. `turn` counts the records from 0.
+  __device__ __forceinline__ const unsigned char* wait(int turn) const {
+    const int stage = turn % kStages;
+#if __CUDA_ARCH__ >= 900
+    if (bulk_) {
+      const std::uint32_t parity = static_cast<std::uint32_t>(turn / kStages & 1);
+      asm volatile(
+          "{\n"
+          ".reg .pred done;\n"
+          "WAIT:\n"
+          "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+          "@!done bra WAIT;\n"
+          "}" ::"r"(barriers_ + 8 * stage),
+          "r"(parity)
+          : "memory");
+      return memory_ + stage * kBytes;
+    }
+#endif
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+    __syncwarp();
+    return memory_ + stage * kBytes;
+  }
+
+ private:
+  unsigned char* memory_;
+  std::uint32_t barriers_;
+  bool bulk_;
+  int lane_;
+};
+
+}  // namespace kvlab::kernels::cuda
