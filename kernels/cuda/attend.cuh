@@ -159,10 +159,14 @@ __device__ __forceinline__ float center_logit(const AttendParams& p, int head, c
   return sum * scale_log2;
 }
 
-/// Memory of the end of a block: one warp's unscaled output [rows, kDim] each, and (m, l) [warps, rows].
+/// Rows of a warp's output are this far apart: the lanes of a fragment then write to banks of their own.
+template <int kDim>
+inline constexpr int kOutputStride = kDim + 8;
+
+/// Memory of the end of a block: one warp's unscaled output [rows, kOutputStride] each, and (m, l) [warps, rows].
 struct MergeSpace {
   float* outputs;      // warp w's at outputs + w · stride
-  int stride;          // floats, at least kRowStride a row over all warps together
+  int stride;          // floats
   float* maxima;       // [warps, rows]
   float* sums;
   float* plain;        // [rows, kRowStride]: room for what is rotated, apart from the outputs
@@ -262,7 +266,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       for (int i = 0; i < 4; ++i) {
         tops[i] = space.maxima[(first + i) * kRows + row];
         sums[i] = space.sums[(first + i) * kRows + row];
-        values[i].load(space.outputs + (first + i) * space.stride + row * kDim + column);
+        values[i].load(space.outputs + (first + i) * space.stride + row * kOutputStride<kDim> + column);
       }
       part.add(tops, sums, values);
     }

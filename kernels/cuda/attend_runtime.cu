@@ -15,7 +15,7 @@ constexpr int kWarps = kRuntimeWarps;
 template <int kDim>
 struct Shared {
   float queries[2 * kRows * kRowStride<kDim>];
-  float outputs[kWarps * kRows * kDim];
+  float outputs[kWarps * kRows * kOutputStride<kDim>];
   float maxima[kWarps * kRows];
   float sums[kWarps * kRows];
   float weights[kWarps][kRows][kTile];
@@ -141,7 +141,7 @@ __device__ void history_part(const AttendParams& p, const BlockPlace& at, const 
       float x = output[row][i];
       x += __shfl_xor_sync(0xffffffffu, x, 1);
       x += __shfl_xor_sync(0xffffffffu, x, 2);
-      if (t == 0) shared.outputs[(warp * kRows + row) * kDim + 8 * i + g] = x;
+      if (t == 0) shared.outputs[(warp * kRows + row) * kOutputStride<kDim> + 8 * i + g] = x;
     }
   }
 }
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend_runtime(const __grid_con
   BlockPlace at = block_coordinates(p);
   fill_in_lengths(p, at);
   const QueryTile<kDim> queries = load_queries<kDim>(p, at, shared.queries, kRows);
-  const MergeSpace space{shared.outputs, kRows * kDim, shared.maxima, shared.sums, shared.queries};
+  const MergeSpace space{shared.outputs, kRows * kOutputStride<kDim>, shared.maxima, shared.sums, shared.queries};
   const bool is_window = at.split == p.splits;
   if (is_window) {
     window_part<kDim, kRows>(p, at, queries, space, warp, kWarps);

@@ -8,8 +8,8 @@ namespace kvlab::kernels::cuda {
 
 inline constexpr int kTunedWarps = 8;  // at most, of a block
 
-/// A format and the number of query rows that share a pass over it: 4 (per-token keys of 2 bits, 8-bit products),
-/// 8 or 16.
+/// A format and the number of query rows that share a pass over it: 4 (with 8-bit products where keys are per token
+/// and of 2 bits), 8 or 16.
 struct Instance {
   Format format;
   int rows = 8;
@@ -51,14 +51,18 @@ inline constexpr Instance kInstances[] = {
     // Smaller groups and more bits.
     {token_format(128, 64, 2, Zero::value), 4},
     {token_format(128, 32, 2, Zero::value), 4},
-    {token_format(128, 128, 4, Zero::value), 8},
+    {token_format(128, 128, 4, Zero::value), 4},
     // KIVI.
+    {channel_format(128, 32, 2, Zero::value), 4},
     {channel_format(64, 32, 2, Zero::value), 8},
     {channel_format(128, 32, 2, Zero::value), 8},
     {channel_format(128, 32, 2, Zero::value), 16},
-    {channel_format(128, 64, 2, Zero::value), 8},
-    {channel_format(128, 32, 4, Zero::value), 8},
+    {channel_format(128, 64, 2, Zero::value), 4},
+    {channel_format(128, 32, 4, Zero::value), 4},
     // F2.
+    {channel_format(64, 32, 2, Zero::value, Norm::head), 4},
+    {channel_format(128, 32, 2, Zero::value, Norm::head), 4},
+    {channel_format(256, 32, 2, Zero::value, Norm::head), 4},
     {channel_format(64, 32, 2, Zero::value, Norm::head), 8},
     {channel_format(128, 32, 2, Zero::value, Norm::head), 8},
     {channel_format(128, 32, 2, Zero::value, Norm::head), 16},
@@ -66,7 +70,8 @@ inline constexpr Instance kInstances[] = {
     // OScaR and its parts.
     {channel_format(64, 32, 2, Zero::offset), 8},
     {channel_format(128, 32, 2, Zero::offset), 8},
-    {channel_format(64, 32, 2, Zero::offset, Norm::head, Type::f32), 8},
+    {channel_format(64, 32, 2, Zero::offset, Norm::head, Type::f32), 4},
+    {channel_format(128, 32, 2, Zero::offset, Norm::head, Type::f32), 4},
     {channel_format(128, 32, 2, Zero::offset, Norm::head, Type::f32), 8},
 };
 inline constexpr int kInstanceCount = static_cast<int>(sizeof kInstances / sizeof kInstances[0]);

@@ -21,6 +21,7 @@
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kRecordTokens = 64;
+inline constexpr int kMostSharedBytes = 220 * 1024;  // dynamic, of a block
 inline constexpr float kStart = 6.0f;      // a new reference is this far below the largest logit
 inline constexpr float kHeadroom = 10.0f;  // P stays under 2^10 …
 inline constexpr float kLargeScale = 60.0f;  // … and P times a value scale within fp16
@@ -33,13 +34,16 @@ struct Tuned {
   static constexpr Layout kLayout = layout_of(kFormat);
   static constexpr int kDim = kFormat.dim;
   static constexpr int kRows = kInstance.rows;
-  static constexpr bool kInt8 = kInstance.rows == 4;
   static constexpr bool kChannel = kFormat.key.axis == Axis::channel;
+  // Four rows take the even columns of a product, so that every lane has one row's logits: half the softmax of the
+  // wide form, whose lanes have two. Odd columns serve the product that needs them.
+  static constexpr bool kNarrow = kRows == 4;
+  static constexpr bool kInt8 = kNarrow && !kChannel && kFormat.key.bits == 2;
   static constexpr bool kOffset = kFormat.key.zero == Zero::offset;
   static constexpr int kChunks = kDim / 32;       // of 32 channels
   static constexpr int kMTiles = kDim / 16;
   static constexpr int kTiles = kRows > 8 ? 2 : 1;  // of 8 columns
-  static constexpr int kColumns = kInt8 ? 1 : 2 * kTiles;  // rows whose logits a lane has
+  static constexpr int kColumns = kNarrow ? 1 : 2 * kTiles;  // rows whose logits a lane has
   static constexpr int kKeyGroups = kChannel ? 1 : kDim / kFormat.key.group;
   static constexpr int kValueGroups = kDim / kFormat.value.group;
   static constexpr int kKeyBits = kFormat.key.bits, kValueBits = kFormat.value.bits;
@@ -52,8 +56,7 @@ struct Tuned {
   static constexpr int kRecord = kLayout.bytes;
 
   static_assert(block_tokens(kFormat) == kRecordTokens);
-  static_assert(kRows * kDim * 4 <= CopyRing<kRecord>::kStages * kRecord, "a warp's output fits its ring");
-  static_assert(!kInt8 || (kKeyBits == 2 && !kChannel));
+  static_assert(kRows * kOutputStride<kDim> * 4 <= 2 * kRecord, "a warp's output fits its ring");
   static_assert(kFormat.key.params == Type::f16 && kFormat.value.params == Type::f16);
   static_assert(kFormat.key.zero == kFormat.value.zero && stores_zero(kFormat.key));
 
@@ -115,7 +118,7 @@ struct Tuned {
   static __device__ __forceinline__ void read_rows(const QueryTile<kDim>& tile, int lane, QueryRow& rows) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const float* from = tile.rotated + (kInt8 ? lane / 8 : lane / 4 + 8 * n) * kRowStride<kDim> + lane % 4 * 8;
+      const float* from = tile.rotated + (kNarrow ? lane / 8 : lane / 4 + 8 * n) * kRowStride<kDim> + lane % 4 * 8;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
@@ -136,7 +139,7 @@ struct Tuned {
     RawRows rows;
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      const int row = at.row_tile * kRows + (kInt8 ? lane / 8 : lane / 4 + 8 * n);
+      const int row = at.row_tile * kRows + (kNarrow ? lane / 8 : lane / 4 + 8 * n);
       const bool there = row < row_count(p);
       const auto* from = static_cast<const std::uint16_t*>(p.args.query) +
                          (there ? row_offset(p, at, row) * kDim : 0) + lane % 4 * 8;
@@ -220,8 +223,8 @@ struct Tuned {
         }
       }
 #pragma unroll
-      for (int column = 0; column < (kInt8 ? 1 : 2); ++column) {
-        const int source = kInt8 ? 8 * t : (2 * t + column) * 4;
+      for (int column = 0; column < (kNarrow ? 1 : 2); ++column) {
+        const int source = kNarrow ? 8 * t : (2 * t + column) * 4;
         const int mine = 2 * n + column;
         q.factor[mine] = __shfl_sync(0xffffffffu, unit, source) * scale * (kInt8 ? 1.0f : 16777216.0f);
 #pragma unroll
@@ -242,7 +245,7 @@ struct Tuned {
   }
 
   /// Row of the tile that column i of a lane's logits belongs to.
-  static __device__ __forceinline__ int lane_row(int t, int i) { return kInt8 ? t : i / 2 * 8 + 2 * t + i % 2; }
+  static __device__ __forceinline__ int lane_row(int t, int i) { return kNarrow ? t : i / 2 * 8 + 2 * t + i % 2; }
 
   using Logits = float[4][2][kColumns];  // of tile, half (token g, token g + 8), column
 
@@ -289,7 +292,9 @@ struct Tuned {
               }
             }
 #pragma unroll
-            for (int i = 0; i < 4; ++i) products[i / 2][2 * n + i % 2] = c[i];
+            for (int i = 0; i < 4; ++i) {
+              if (!kNarrow || i % 2 == 0) products[i / 2][2 * n + i % 2] = c[i];
+            }
           }
         }
 #pragma unroll
@@ -329,11 +334,23 @@ struct Tuned {
             scaled[n][c][r] = bits(__hmul2(half2_of(q.fragment[n][c][r]), half2_of(scales[r])));
           }
           // Zeros as the A operand just as they were loaded: its rows g see the lower halves of k, its rows g + 8
-          // the upper ones, so two products with the matching queries leave q·z in the first and last two sums.
+          // the upper ones. Two products with the matching queries leave q·z in the first and last two sums; with
+          // both kinds of queries side by side in even and odd columns one does.
           const auto& with = kOffset ? scaled[n][c] : q.fragment[n][c];
-          mma_f16(zero_low[n], z.x, z.y, z.z, z.w, with[0], with[2]);
-          mma_f16(zero_high[n], z.x, z.y, z.z, z.w, with[1], with[3]);
+          if constexpr (kNarrow) {
+            const bool odd = lane & 4;
+            mma_f16(zero_low[n], z.x, z.y, z.z, z.w, odd ? with[1] : with[0], odd ? with[3] : with[2]);
+          } else {
+            mma_f16(zero_low[n], z.x, z.y, z.z, z.w, with[0], with[2]);
+            mma_f16(zero_high[n], z.x, z.y, z.z, z.w, with[1], with[3]);
+          }
         }
+      }
+      float zeros[kColumns];
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) {
+        const float upper = kNarrow ? zero_low[0][3] : zero_high[i / 2][2 + i % 2];
+        zeros[i] = (zero_low[i / 2][i % 2] + upper * kKeyK) * (q.factor[i] * (1.0f / 16777216.0f));
       }
 #pragma unroll
       for (int inner = 0; inner < kTilesOfGroup; ++inner) {
@@ -354,11 +371,10 @@ struct Tuned {
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
+            if (kNarrow && i % 2) continue;
             const int column = 2 * n + i % 2;
             const float factor = i / 2 ? q.factor[column] * (1.0f / kKeyRow) : q.factor[column];
-            const float zero = (zero_low[n][i % 2] + zero_high[n][2 + i % 2] * kKeyK) *
-                               (q.factor[column] * (1.0f / 16777216.0f));
-            x[tile][i / 2][column] = fmaf(c[i], factor, kOffset ? -zero : zero);
+            x[tile][i / 2][column] = fmaf(c[i], factor, kOffset ? -zeros[column] : zeros[column]);
           }
         }
       }
@@ -468,7 +484,7 @@ struct Tuned {
           }
         }
       std::uint32_t low[kTiles], high[kTiles];  // P as the B operand, lower and upper half of k
-      if constexpr (kInt8) {
+      if constexpr (kNarrow) {
         __half2 pair = __floats2half2_rn(weights[0][0], weights[1][0]);
         if constexpr (kValueGroups == 1) pair = __hmul2(pair, half2_of(scales.pairs[tile]));
         low[0] = transpose_8x8(bits(pair));  // head t in column 2t; what odd columns hold is never read
@@ -605,8 +621,8 @@ struct Tuned {
         if constexpr (kValueGroups > 1) {
           zero = __shfl_sync(0xffffffffu, group_zero, m / (kMTiles / kValueGroups) * 4 + t);
         }
-        output[row * kDim + 16 * m + g] = fmaf(state.output[m][n][column], 16777216.0f, kSign * zero);
-        output[row * kDim + 16 * m + 8 + g] =
+        output[row * kOutputStride<kDim> + 16 * m + g] = fmaf(state.output[m][n][column], 16777216.0f, kSign * zero);
+        output[row * kOutputStride<kDim> + 16 * m + 8 + g] =
             fmaf(state.output[m][n][2 + column], 16777216.0f / kValueRow, kSign * zero);
       }
     }
@@ -617,14 +633,15 @@ template <int kIndex>
 __global__ void __launch_bounds__(kTunedWarps* kWarp, 1) attend_tuned(const __grid_constant__ AttendParams p) {
   using T = Tuned<kIndex>;
   using Ring = CopyRing<T::kRecord>;
-  constexpr int kDim = T::kDim, kRows = T::kRows, kRing = Ring::kStages * T::kRecord;
+  constexpr int kDim = T::kDim, kRows = T::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ std::uint64_t barriers[kTunedWarps * Ring::kStages];
+  __shared__ std::uint64_t barriers[kTunedWarps * kMostStages];
   __shared__ float maxima[kTunedWarps * kRows], sums[kTunedWarps * kRows];
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  auto* query_memory = reinterpret_cast<float*>(memory + warps * kRing);
-  const MergeSpace space{reinterpret_cast<float*>(memory), kRing / 4, maxima, sums, query_memory};
+  const int ring_bytes = p.stages * T::kRecord;
+  auto* query_memory = reinterpret_cast<float*>(memory + warps * ring_bytes);
+  const MergeSpace space{reinterpret_cast<float*>(memory), ring_bytes / 4, maxima, sums, query_memory};
 
   // What does not depend on the sequence's length is asked for before it is known.
   BlockPlace at = block_coordinates(p);
@@ -634,12 +651,12 @@ __global__ void __launch_bounds__(kTunedWarps* kWarp, 1) attend_tuned(const __gr
   if (!in_shared && at.split < p.splits) raw = T::load_rows(p, at, lane);
   const int interleaved = at.split + p.splits * warp;
   const std::int32_t* table = p.cache.block_table + at.sequence * p.cache.table_stride;
-  int pages[3] = {};
+  int pages[kMostStages] = {};
   if (p.interleave) {
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < kMostStages; ++i) {
       const int record = interleaved + i * p.splits * warps;
-      if (record < p.cache.table_stride) pages[i] = table[record];
+      if (i < p.stages && record < p.cache.table_stride) pages[i] = table[record];
     }
   }
   fill_in_lengths(p, at);
@@ -659,20 +676,23 @@ __global__ void __launch_bounds__(kTunedWarps* kWarp, 1) attend_tuned(const __gr
   const int end = p.interleave ? records : min(at.split * chunk + chunk, records);
   if (!p.interleave) {
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      if (first + i * step < end) pages[i] = table[first + i * step];
+    for (int i = 0; i < kMostStages; ++i) {
+      if (i < p.stages && first + i * step < end) pages[i] = table[first + i * step];
     }
   }
+  int ahead = first + p.stages * step;  // the next record to ask for
+  int next_page = ahead < end ? table[ahead] : 0;  // looked up early: the table is a load of its own
   const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
   const std::int64_t page_bytes = static_cast<std::int64_t>(p.cache.kv_heads) * T::kRecord;
   const auto source = [&](int record, int page) -> const std::uint8_t* {
     return record < end ? heads + page * page_bytes : nullptr;
   };
 
-  Ring ring(memory + warp * kRing, barriers + warp * Ring::kStages, p.bulk != 0, lane);
-  ring.ask(0, source(first, pages[0]));
-  ring.ask(1, source(first + step, pages[1]));
-  int next_page = pages[2];  // looked up ahead: the table is a load of its own
+  Ring ring(memory + warp * ring_bytes, barriers + warp * kMostStages, p.stages, p.bulk != 0, lane);
+#pragma unroll
+  for (int i = 0; i < kMostStages; ++i) {
+    if (i < p.stages) ring.ask(source(first + i * step, pages[i]));
+  }
 
   typename T::QueryRow rows;
   QueryTile<kDim> tile{query_memory, query_memory};
@@ -686,9 +706,8 @@ __global__ void __launch_bounds__(kTunedWarps* kWarp, 1) attend_tuned(const __gr
   const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
   typename T::State state;
   state.clear();
-  int turn = 0;
-  for (int record = first; record < end; record += step, ++turn) {
-    const unsigned char* data = ring.wait(turn);
+  for (int record = first; record < end; record += step) {
+    const unsigned char* data = ring.wait();
     const bool masked = (record + 1) * kRecordTokens > safe;
     int limits[T::kColumns] = {};
     if (masked) {
@@ -699,9 +718,10 @@ __global__ void __launch_bounds__(kTunedWarps* kWarp, 1) attend_tuned(const __gr
       }
     }
     T::add_record(data, queries, p.cache.format.norm_inverse, masked, limits, lane, state);
-    __syncwarp();
-    ring.ask(turn % Ring::kStages, source(record + 2 * step, next_page));
-    if (record + 3 * step < end) next_page = table[record + 3 * step];
+    ring.release();
+    ring.ask(source(ahead, next_page));
+    ahead += step;
+    if (ahead < end) next_page = table[ahead];
   }
   __syncwarp();
   T::hand_over(state, queries, space, warp, lane);
@@ -710,9 +730,9 @@ __global__ void __launch_bounds__(kTunedWarps* kWarp, 1) attend_tuned(const __gr
 
 /// Bytes of dynamic shared memory of a launch.
 template <int kIndex>
-constexpr int tuned_shared_bytes(int warps, bool rotated) {
+constexpr int tuned_shared_bytes(int warps, int stages, bool rotated) {
   using T = Tuned<kIndex>;
-  return warps * CopyRing<T::kRecord>::kStages * T::kRecord +
+  return warps * stages * T::kRecord +
          (rotated ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
 }
 
@@ -723,12 +743,12 @@ void launch_tuned(const AttendParams& p, int warps, Stream stream) {
                   static_cast<unsigned>(p.cache.batch));
   static const bool raised = [] {
     KVLAB_CUDA(cudaFuncSetAttribute(attend_tuned<kIndex>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    tuned_shared_bytes<kIndex>(kTunedWarps, true)));
+                                    kMostSharedBytes));
     return true;
   }();
   static_cast<void>(raised);
   attend_tuned<kIndex><<<grid, static_cast<unsigned>(warps * kWarp),
-                            static_cast<unsigned>(tuned_shared_bytes<kIndex>(warps, rotated)), stream>>>(p);
+                            static_cast<unsigned>(tuned_shared_bytes<kIndex>(warps, p.stages, rotated)), stream>>>(p);
   KVLAB_CUDA(cudaGetLastError());
 }
 

@@ -209,8 +209,8 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at, const 
       }
 #pragma unroll
       for (int m = 0; m < kDim / 16; ++m) {
-        output[row * kDim + 16 * m + g] = state.output[m][n][column];
-        output[row * kDim + 16 * m + 8 + g] = state.output[m][n][2 + column];
+        output[row * kOutputStride<kDim> + 16 * m + g] = state.output[m][n][column];
+        output[row * kOutputStride<kDim> + 16 * m + 8 + g] = state.output[m][n][2 + column];
       }
     }
   }
