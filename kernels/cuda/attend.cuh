@@ -23,33 +23,39 @@ struct BlockPlace {
 __device__ __forceinline__ BlockPlace block_coordinates(const AttendParams& p) {
   BlockPlace at;
   at.split = static_cast<int>(blockIdx.x);
-  at.head = static_cast<int>(blockIdx.y) / p.row_tiles;
-  at.row_tile = static_cast<int>(blockIdx.y) % p.row_tiles;
+  at.head = static_cast<int>(blockIdx.y);
+  at.row_tile = 0;
+  if (p.row_tiles > 1) {
+    at.row_tile = at.head % p.row_tiles;
+    at.head /= p.row_tiles;
+  }
   at.sequence = static_cast<int>(blockIdx.z);
   return at;
 }
 
-__device__ __forceinline__ void fill_in_lengths(const AttendParams& p, BlockPlace& at) {
-  at.tokens = p.cache.tokens[at.sequence];
+__device__ __forceinline__ void fill_in_lengths(const AttendParams& p, int tokens, BlockPlace& at) {
+  at.tokens = tokens;
   at.begin = history_begin(p.cache, at.tokens);
   at.ends = history_ends(p.cache.rule, at.tokens);
 }
 
-__device__ __forceinline__ int group_of(const AttendParams& p) { return p.args.q_heads / p.cache.kv_heads; }
+/// Query token of a row of the KV head; division is what short launches cannot afford.
+__device__ __forceinline__ int query_of(const AttendParams& p, int row) {
+  return p.args.query_tokens == 1 ? 0 : row / p.group;
+}
 
 /// Offset of row `row` (of all rows of the KV head) in query, output and log_sum_exp, in rows of dim.
 __device__ __forceinline__ std::int64_t row_offset(const AttendParams& p, const BlockPlace& at, int row) {
-  const int group = group_of(p);
-  const int query = row / group;
-  return (static_cast<std::int64_t>(at.sequence) * p.args.query_tokens + query) * p.args.q_heads + at.head * group +
-         row % group;
+  const int query = query_of(p, row);
+  return static_cast<std::int64_t>(at.sequence * p.args.query_tokens + query) * p.args.q_heads + at.head * p.group +
+         row - query * p.group;
 }
 
-__device__ __forceinline__ int row_count(const AttendParams& p) { return group_of(p) * p.args.query_tokens; }
+__device__ __forceinline__ int row_count(const AttendParams& p) { return p.group * p.args.query_tokens; }
 
 /// Tokens [0, limit) are visible to a row.
 __device__ __forceinline__ int row_limit(const AttendParams& p, const BlockPlace& at, int row) {
-  return at.tokens - p.args.query_tokens + row / group_of(p) + 1;
+  return at.tokens - p.args.query_tokens + query_of(p, row) + 1;
 }
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -129,13 +135,18 @@ struct QueryTile {
 };
 
 template <int kDim>
-__device__ QueryTile<kDim> load_queries(const AttendParams& p, const BlockPlace& at, float* shared, int rows) {
+__device__ __forceinline__ void load_queries(const AttendParams& p, const BlockPlace& at, float* shared, int rows) {
   const int first = at.row_tile * rows, count = row_count(p);
   for (int i = static_cast<int>(threadIdx.x); i < rows * kDim; i += static_cast<int>(blockDim.x)) {
     const int row = first + i / kDim;
     shared[i / kDim * kRowStride<kDim> + i % kDim] =
         row < count ? load_number(p.args.query, row_offset(p, at, row) * kDim + i % kDim, p.args.query_type) : 0.0f;
   }
+}
+
+/// After load_queries; synchronises the block.
+template <int kDim>
+__device__ QueryTile<kDim> rotate_queries(const AttendParams& p, const BlockPlace& at, float* shared, int rows) {
   __syncthreads();
   QueryTile<kDim> tile{shared, shared};
   if (p.args.key_rotation.kind != Rotation::Kind::none) {
@@ -237,12 +248,11 @@ struct RowPart {
 
 /// After all warps wrote their part: joins them, hands the block's part to the last block of the head (or is it), and
 /// writes the output. kRows: rows of a tile. `is_window`: this block's part is in the captured space.
-/// A thread has `kWidth` columns of one row at a time, so that nothing but its own registers carries the sums.
 template <int kDim, int kRows>
 __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const MergeSpace& space, int warps,
                              bool is_window) {
-  constexpr int kWidth = kRows * kDim / 256 >= 4 ? 4 : 2;
-  constexpr int kSteps = kDim / kWidth;  // threads of a row
+  constexpr int kWidth = kRows * kDim / 256 >= 4 ? 4 : 2;  // columns of one row that a thread has at a time
+  constexpr int kSteps = kDim / kWidth;
   constexpr int kItems = kRows * kSteps;
   constexpr int kPart = kRows * (kDim + 2);
   constexpr int kTogether = 8;  // parts whose loads are in flight together
@@ -334,12 +344,16 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
         mine[kRows * kDim + kRows + row] = part.sum;
       }
     }
-    __threadfence();
     __syncthreads();
     if (thread == 0) {
-      // atomicInc wraps to 0 at the last part, so the ticket is ready for the next launch.
-      last = atomicInc(p.ticket + item, static_cast<unsigned>(parts - 1)) == static_cast<unsigned>(parts - 1);
-      __threadfence();
+      // It wraps to 0 at the last part, so the ticket is ready for the next launch. Release and acquire hold for what
+      // the barriers around ordered.
+      unsigned turn;
+      asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                   : "=r"(turn)
+                   : "l"(p.ticket + item), "r"(parts - 1)
+                   : "memory");
+      last = turn == static_cast<unsigned>(parts - 1);
     }
     __syncthreads();
     if (!last) return;

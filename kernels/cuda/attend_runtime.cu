@@ -152,8 +152,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend_runtime(const __grid_con
   auto& shared = *reinterpret_cast<Shared<kDim>*>(memory);
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   BlockPlace at = block_coordinates(p);
-  fill_in_lengths(p, at);
-  const QueryTile<kDim> queries = load_queries<kDim>(p, at, shared.queries, kRows);
+  fill_in_lengths(p, p.cache.tokens[at.sequence], at);
+  load_queries<kDim>(p, at, shared.queries, kRows);
+  const QueryTile<kDim> queries = rotate_queries<kDim>(p, at, shared.queries, kRows);
   const MergeSpace space{shared.outputs, kRows * kOutputStride<kDim>, shared.maxima, shared.sums, shared.queries};
   const bool is_window = at.split == p.splits;
   if (is_window) {

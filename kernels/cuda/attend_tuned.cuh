@@ -54,6 +54,8 @@ struct Tuned {
   static constexpr float kValueK = kValueBits == 2 ? 16.0f : 1.0f;
   static constexpr float kValueKLog = kValueBits == 2 ? 4.0f : 0.0f;
   static constexpr int kRecord = kLayout.bytes;
+  // Bounds registers: narrow forms run as three blocks of four warps on a multiprocessor where sequences are many.
+  static constexpr int kRegisterThreads = kNarrow && kDim <= 128 ? 3 * 4 * kWarp : kTunedWarps * kWarp;
 
   static_assert(block_tokens(kFormat) == kRecordTokens);
   static_assert(kRows * kOutputStride<kDim> * 4 <= 2 * kRecord, "a warp's output fits its ring");
@@ -109,135 +111,91 @@ struct Tuned {
     float bias[kColumns];                 // q·centre
   };
 
-  /// Channels 8t … 8t+7 of every 32 of the row that a lane brings into the products.
-  struct QueryRow {
-    float x[kTiles][kChunks][8];
+  static constexpr int kWords = (kInt8 ? 2 : 4 * kTiles) * kChunks;  // operand words of a lane
+
+  /// Room in shared memory in which a block makes the operands together.
+  struct Workshop {
+    std::uint32_t words[kWords][kWarp];
+    float units[kRows];               // q = unit · operand
+    float sums[kRows][kKeyGroups];    // Σq
   };
 
-  /// From shared memory, where queries had to be rotated.
-  static __device__ __forceinline__ void read_rows(const QueryTile<kDim>& tile, int lane, QueryRow& rows) {
+  /// One word of the operands of lane (g, t): the queries of `chunk` that register r meets.
+  static __device__ __forceinline__ std::uint32_t operand(const float* row, float unit, int g, int t, int chunk, int r) {
+    const float* from = row + 32 * chunk + 8 * t;
+    const float inverse = 1.0f / unit;
+    if constexpr (kInt8) {  // even columns: high bytes, odd: low bytes; r: upper half of k
+      std::uint32_t packed = 0;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const float* from = tile.rotated + (kNarrow ? lane / 8 : lane / 4 + 8 * n) * kRowStride<kDim> + lane % 4 * 8;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float4 y = *reinterpret_cast<const float4*>(from + 32 * c + 4 * half);
-          float* x = rows.x[n][c] + 4 * half;
-          x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
-        }
+      for (int byte = 0; byte < 4; ++byte) {
+        const int whole = __float2int_rn(from[4 * (byte % 2) + 2 * r + byte / 2] * inverse);
+        const int high = (whole + 128) >> 8;
+        packed |= (static_cast<std::uint32_t>(g % 2 ? whole - 256 * high : high) & 0xffu) << (8 * byte);
       }
+      return packed;
+    } else {  // r: 2·s + (upper half of k)
+      const float factor = r % 2 ? inverse / kKeyK : inverse;
+      return bits(__floats2half2_rn(from[2 * r] * factor, from[2 * r + 1] * factor));
     }
   }
 
-  /// 16-bit queries straight from memory, as loaded; 0 for rows past the last.
-  struct RawRows {
-    uint4 x[kTiles][kChunks];
-  };
-  static __device__ __forceinline__ RawRows load_rows(const AttendParams& p, const BlockPlace& at, int lane) {
-    RawRows rows;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      const int row = at.row_tile * kRows + (kNarrow ? lane / 8 : lane / 4 + 8 * n);
-      const bool there = row < row_count(p);
-      const auto* from = static_cast<const std::uint16_t*>(p.args.query) +
-                         (there ? row_offset(p, at, row) * kDim : 0) + lane % 4 * 8;
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        rows.x[n][c] = there ? *reinterpret_cast<const uint4*>(from + 32 * c) : make_uint4(0, 0, 0, 0);
-      }
-    }
-    return rows;
-  }
-  static __device__ __forceinline__ void widen_rows(const RawRows& raw, Type type, QueryRow& rows) {
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n)
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const std::uint32_t words[4] = {raw.x[n][c].x, raw.x[n][c].y, raw.x[n][c].z, raw.x[n][c].w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = type == Type::f16 ? __half22float2(half2_of(words[i]))
-                                                : make_float2(__uint_as_float(words[i] << 16),
-                                                              __uint_as_float(words[i] & 0xffff0000u));
-          rows.x[n][c][2 * i] = pair.x, rows.x[n][c][2 * i + 1] = pair.y;
-        }
-      }
-  }
-
+  /// The block's warps make the operands of one lane each together, then every warp takes them all.
   static __device__ __forceinline__ Queries make_queries(const AttendParams& p, const BlockPlace& at,
-                                                         const QueryRow& rows, const QueryTile<kDim>& tile, int lane) {
-    Queries q;
-    const int g = lane / 4, t = lane % 4;
+                                                         const QueryTile<kDim>& tile, Workshop& shop, int warp,
+                                                         int warps, int lane) {
     const float scale = p.args.scale * 1.4426950408889634f;
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+    for (int row = warp; row < kRows; row += warps) {
       float top = 0.0f, sums[kKeyGroups] = {};
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const float x = rows.x[n][c][e];
-          top = fmaxf(top, fabsf(x));
-          if constexpr (!kChannel) sums[32 * c / kFormat.key.group] += x;
-        }
+        const float x = tile.rotated[row * kRowStride<kDim> + 32 * c + lane];
+        top = fmaxf(top, fabsf(x));
+        if constexpr (!kChannel) sums[32 * c / kFormat.key.group] += x;
       }
 #pragma unroll
-      for (int step = 1; step < 4; step *= 2) {
+      for (int step = 1; step < kWarp; step *= 2) {
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
+        if constexpr (!kChannel) {
 #pragma unroll
-        for (int b = 0; b < kKeyGroups; ++b) sums[b] += __shfl_xor_sync(0xffffffffu, sums[b], step);
-      }
-      float unit;  // q = unit · operand
-      if constexpr (kInt8) {
-        unit = top > 0.0f ? top / 32512.0f : 1.0f;
-        const float inverse = 1.0f / unit;
-#pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            std::uint32_t packed = 0;
-#pragma unroll
-            for (int byte = 0; byte < 4; ++byte) {
-              const float x = rows.x[n][c][4 * (byte % 2) + 2 * k + byte / 2];
-              const int whole = __float2int_rn(x * inverse);
-              const int high = (whole + 128) >> 8;
-              packed |= (static_cast<std::uint32_t>(g % 2 ? whole - 256 * high : high) & 0xffu) << (8 * byte);
-            }
-            q.fragment[0][c][k] = packed;
-          }
-        }
-      } else {
-        // A power of two, so that halves lose nothing that bf16 queries have.
-        unit = top > 0.0f ? exp2f(static_cast<float>(ilogbf(top) - 2)) : 1.0f;
-        const float inverse = 1.0f / unit;
-#pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
-#pragma unroll
-          for (int r = 0; r < 4; ++r) {  // 2·s + (upper half of k)
-            const float factor = r % 2 ? inverse / kKeyK : inverse;
-            const float* pair = rows.x[n][c] + 2 * r;
-            q.fragment[n][c][r] = bits(__floats2half2_rn(pair[0] * factor, pair[1] * factor));
-          }
+          for (int b = 0; b < kKeyGroups; ++b) sums[b] += __shfl_xor_sync(0xffffffffu, sums[b], step);
         }
       }
+      if (lane == 0) {
+        // Bytes hold 15 bits and a sign; for halves a power of two, so that they lose nothing that bf16 queries have.
+        shop.units[row] = !(top > 0.0f) ? 1.0f : kInt8 ? top / 32512.0f : exp2f(static_cast<float>(ilogbf(top) - 2));
 #pragma unroll
-      for (int column = 0; column < (kNarrow ? 1 : 2); ++column) {
-        const int source = kNarrow ? 8 * t : (2 * t + column) * 4;
-        const int mine = 2 * n + column;
-        q.factor[mine] = __shfl_sync(0xffffffffu, unit, source) * scale * (kInt8 ? 1.0f : 16777216.0f);
-#pragma unroll
-        for (int b = 0; b < kKeyGroups; ++b) q.sum[b][mine] = __shfl_sync(0xffffffffu, sums[b], source) * scale;
-        q.bias[mine] = 0.0f;
+        for (int b = 0; b < kKeyGroups; ++b) shop.sums[row][b] = sums[b] * scale;
       }
+    }
+    __syncthreads();
+    constexpr int kOfChunk = kInt8 ? 2 : 4;
+    for (int word = warp; word < kWords; word += warps) {
+      const int n = word / (kOfChunk * kChunks), chunk = word / kOfChunk % kChunks, r = word % kOfChunk;
+      const int row = kNarrow ? lane / 8 : lane / 4 + 8 * n;
+      shop.words[word][lane] =
+          operand(tile.rotated + row * kRowStride<kDim>, shop.units[row], lane / 4, lane % 4, chunk, r);
+    }
+    __syncthreads();
+
+    Queries q;
+#pragma unroll
+    for (int word = 0; word < kWords; ++word) {
+      q.fragment[word / (kOfChunk * kChunks)][word / kOfChunk % kChunks][word % kOfChunk] = shop.words[word][lane];
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int row = lane_row(lane % 4, i);
+      q.factor[i] = shop.units[row] * scale * (kInt8 ? 1.0f / 16.0f : 16777216.0f);
+#pragma unroll
+      for (int b = 0; b < kKeyGroups; ++b) q.sum[b][i] = shop.sums[row][b];
+      q.bias[i] = 0.0f;
     }
     if (p.args.key_center) {
       for (int row = 0; row < kRows; ++row) {
         const float bias = center_logit<kDim>(p, at.head, tile.raw + row * kRowStride<kDim>, lane, scale);
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
-          if (row == lane_row(t, i)) q.bias[i] = bias;
+          if (row == lane_row(lane % 4, i)) q.bias[i] = bias;
         }
       }
     }
@@ -268,15 +226,27 @@ struct Tuned {
       for (int b = 0; b < kKeyGroups; ++b) {
         float products[2][kColumns];
         if constexpr (kInt8) {
-          int c[4] = {};
+          // Lower halves of k apart from upper ones: those are 16 times too large, and taking that out of sums spares
+          // the shift that would take it out of codes.
+          int low[4] = {}, high[4] = {};
+          static_assert(kChunksOfGroup == 1 || kChunksOfGroup % 2 == 0);
 #pragma unroll
-          for (int i = 0; i < kChunksOfGroup; ++i) {
-            const std::uint32_t word = words[b * kChunksOfGroup + i], upper = word >> 4;
-            mma_u8s8(c, word & 0x03030303u, word & 0x0c0c0c0cu, upper & 0x03030303u, upper & 0x0c0c0c0cu,
-                     q.fragment[0][b * kChunksOfGroup + i][0], q.fragment[0][b * kChunksOfGroup + i][1]);
+          for (int i = 0; i < kChunksOfGroup; i += 2) {
+            const int chunk = b * kChunksOfGroup + i;
+            const bool pair = kChunksOfGroup > 1;
+            const std::uint32_t first = words[chunk], second = pair ? words[chunk + pair] : 0;
+            const auto& q0 = q.fragment[0][chunk];
+            const auto& q1 = q.fragment[0][pair ? chunk + pair : chunk];
+            mma_u8s8(low, first & 0x03030303u, first & 0x0c0c0c0cu, second & 0x03030303u, second & 0x0c0c0c0cu, q0[0],
+                     q1[0]);
+            mma_u8s8(high, first & 0x30303030u, first & 0xc0c0c0c0u, second & 0x30303030u, second & 0xc0c0c0c0u, q0[1],
+                     q1[1]);
           }
-          products[0][0] = __int2float_rn(256 * c[0] + c[1]);
-          products[1][0] = __int2float_rn(256 * c[2] + c[3]);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const int upper = 16 * low[2 * half] + high[2 * half], lower = 16 * low[2 * half + 1] + high[2 * half + 1];
+            products[half][0] = __int2float_rn(256 * upper + lower);
+          }
         } else {
 #pragma unroll
           for (int n = 0; n < kTiles; ++n) {
@@ -630,125 +600,106 @@ struct Tuned {
 };
 
 template <int kIndex>
-__global__ void __launch_bounds__(kTunedWarps* kWarp, 1) attend_tuned(const __grid_constant__ AttendParams p) {
+__global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tuned(const __grid_constant__ AttendParams p) {
   using T = Tuned<kIndex>;
-  using Ring = CopyRing<T::kRecord>;
   constexpr int kDim = T::kDim, kRows = T::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ std::uint64_t barriers[kTunedWarps * kMostStages];
   __shared__ float maxima[kTunedWarps * kRows], sums[kTunedWarps * kRows];
+  __shared__ typename T::Workshop shop;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
   const int ring_bytes = p.stages * T::kRecord;
   auto* query_memory = reinterpret_cast<float*>(memory + warps * ring_bytes);
   const MergeSpace space{reinterpret_cast<float*>(memory), ring_bytes / 4, maxima, sums, query_memory};
+  const bool is_window = static_cast<int>(blockIdx.x) == p.splits;
 
-  // What does not depend on the sequence's length is asked for before it is known.
+  // Three trips to memory that do not wait for each other: length, page numbers where they can be told without it,
+  // queries.
   BlockPlace at = block_coordinates(p);
-  const bool in_shared = p.args.query_type == Type::f32 || p.args.key_rotation.kind != Rotation::Kind::none ||
-                         p.args.key_center != nullptr;
-  typename T::RawRows raw;
-  if (!in_shared && at.split < p.splits) raw = T::load_rows(p, at, lane);
-  const int interleaved = at.split + p.splits * warp;
+  const int tokens = p.cache.tokens[at.sequence];
   const std::int32_t* table = p.cache.block_table + at.sequence * p.cache.table_stride;
+  int first = at.split + p.splits * warp, step = p.splits * warps;
   int pages[kMostStages] = {};
-  if (p.interleave) {
+  if (p.interleave && !is_window) {
 #pragma unroll
     for (int i = 0; i < kMostStages; ++i) {
-      const int record = interleaved + i * p.splits * warps;
-      if (i < p.stages && record < p.cache.table_stride) pages[i] = table[record];
+      if (i < p.stages && first + i * step < p.cache.table_stride) pages[i] = table[first + i * step];
     }
   }
-  fill_in_lengths(p, at);
+  load_queries<kDim>(p, at, query_memory, kRows);
+  fill_in_lengths(p, tokens, at);
 
-  if (at.split == p.splits) {
-    const QueryTile<kDim> queries = load_queries<kDim>(p, at, query_memory, kRows);
-    window_part<kDim, kRows>(p, at, queries, space, warp, warps);
-    finish_block<kDim, kRows>(p, at, space, warps, true);
-    return;
-  }
-
-  const int history = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
-  const int records = (history + kRecordTokens - 1) / kRecordTokens;
-  const int chunk = (records + p.splits - 1) / p.splits;
-  const int first = p.interleave ? interleaved : at.split * chunk + warp;
-  const int step = p.interleave ? p.splits * warps : warps;
-  const int end = p.interleave ? records : min(at.split * chunk + chunk, records);
-  if (!p.interleave) {
-#pragma unroll
-    for (int i = 0; i < kMostStages; ++i) {
-      if (i < p.stages && first + i * step < end) pages[i] = table[first + i * step];
-    }
-  }
-  int ahead = first + p.stages * step;  // the next record to ask for
-  int next_page = ahead < end ? table[ahead] : 0;  // looked up early: the table is a load of its own
-  const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
-  const std::int64_t page_bytes = static_cast<std::int64_t>(p.cache.kv_heads) * T::kRecord;
-  const auto source = [&](int record, int page) -> const std::uint8_t* {
-    return record < end ? heads + page * page_bytes : nullptr;
-  };
-
-  Ring ring(memory + warp * ring_bytes, barriers + warp * kMostStages, p.stages, p.bulk != 0, lane);
-#pragma unroll
-  for (int i = 0; i < kMostStages; ++i) {
-    if (i < p.stages) ring.ask(source(first + i * step, pages[i]));
-  }
-
-  typename T::QueryRow rows;
-  QueryTile<kDim> tile{query_memory, query_memory};
-  if (in_shared) {
-    tile = load_queries<kDim>(p, at, query_memory, kRows);
-    T::read_rows(tile, lane, rows);
+  if (is_window) {
+    window_part<kDim, kRows>(p, at, rotate_queries<kDim>(p, at, query_memory, kRows), space, warp, warps);
   } else {
-    T::widen_rows(raw, p.args.query_type, rows);
-  }
-  const typename T::Queries queries = T::make_queries(p, at, rows, tile, lane);
-  const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
-  typename T::State state;
-  state.clear();
-  for (int record = first; record < end; record += step) {
-    const unsigned char* data = ring.wait();
-    const bool masked = (record + 1) * kRecordTokens > safe;
-    int limits[T::kColumns] = {};
-    if (masked) {
+    const int history = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
+    int end = (history + kRecordTokens - 1) / kRecordTokens;
+    if (!p.interleave) {
+      const int chunk = (end + p.splits - 1) / p.splits;
+      first = at.split * chunk + warp;
+      step = warps;
+      end = min(at.split * chunk + chunk, end);
 #pragma unroll
-      for (int i = 0; i < T::kColumns; ++i) {
-        const int row = at.row_tile * kRows + T::lane_row(lane % 4, i);
-        limits[i] = min(history, row_limit(p, at, row) - at.begin) - record * kRecordTokens;
+      for (int i = 0; i < kMostStages; ++i) {
+        if (i < p.stages && first + i * step < end) pages[i] = table[first + i * step];
       }
     }
-    T::add_record(data, queries, p.cache.format.norm_inverse, masked, limits, lane, state);
-    ring.release();
-    ring.ask(source(ahead, next_page));
-    ahead += step;
-    if (ahead < end) next_page = table[ahead];
-  }
-  __syncwarp();
-  T::hand_over(state, queries, space, warp, lane);
-  finish_block<kDim, kRows>(p, at, space, warps, false);
-}
+    const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
+    const std::int64_t page_bytes = static_cast<std::int64_t>(p.cache.kv_heads) * T::kRecord;
+    const auto source = [&](int record, int page) -> const std::uint8_t* {
+      return record < end ? heads + page * page_bytes : nullptr;
+    };
+    CopyRing<T::kRecord> ring(memory + warp * ring_bytes, barriers + warp * kMostStages, p.stages, p.bulk != 0, lane);
+#pragma unroll
+    for (int i = 0; i < kMostStages; ++i) {
+      if (i < p.stages) ring.ask(source(first + i * step, pages[i]));
+    }
+    int ahead = first + p.stages * step;             // the next record to ask for
+    int next_page = ahead < end ? table[ahead] : 0;  // looked up early: the table is a load of its own
 
-/// Bytes of dynamic shared memory of a launch.
-template <int kIndex>
-constexpr int tuned_shared_bytes(int warps, int stages, bool rotated) {
-  using T = Tuned<kIndex>;
-  return warps * stages * T::kRecord +
-         (rotated ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
+    const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows);
+    const typename T::Queries queries = T::make_queries(p, at, tile, shop, warp, warps, lane);
+    const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
+    typename T::State state;
+    state.clear();
+    for (int record = first; record < end; record += step) {
+      const unsigned char* data = ring.wait();
+      const bool masked = (record + 1) * kRecordTokens > safe;
+      int limits[T::kColumns] = {};
+      if (masked) {
+#pragma unroll
+        for (int i = 0; i < T::kColumns; ++i) {
+          const int row = at.row_tile * kRows + T::lane_row(lane % 4, i);
+          limits[i] = min(history, row_limit(p, at, row) - at.begin) - record * kRecordTokens;
+        }
+      }
+      T::add_record(data, queries, p.cache.format.norm_inverse, masked, limits, lane, state);
+      ring.release();
+      ring.ask(source(ahead, next_page));
+      ahead += step;
+      if (ahead < end) next_page = table[ahead];
+    }
+    T::hand_over(state, queries, space, warp, lane);
+  }
+  finish_block<kDim, kRows>(p, at, space, warps, is_window);
 }
 
 template <int kIndex>
 void launch_tuned(const AttendParams& p, int warps, Stream stream) {
-  const bool rotated = p.args.key_rotation.kind != Rotation::Kind::none;
-  const dim3 grid(static_cast<unsigned>(p.splits + p.window), static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
-                  static_cast<unsigned>(p.cache.batch));
+  using T = Tuned<kIndex>;
   static const bool raised = [] {
-    KVLAB_CUDA(cudaFuncSetAttribute(attend_tuned<kIndex>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kMostSharedBytes));
+    KVLAB_CUDA(
+        cudaFuncSetAttribute(attend_tuned<kIndex>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes));
     return true;
   }();
   static_cast<void>(raised);
-  attend_tuned<kIndex><<<grid, static_cast<unsigned>(warps * kWarp),
-                            static_cast<unsigned>(tuned_shared_bytes<kIndex>(warps, p.stages, rotated)), stream>>>(p);
+  const bool rotates = p.args.key_rotation.kind != Rotation::Kind::none;
+  const int bytes = warps * p.stages * T::kRecord + (rotates ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
+  const dim3 grid(static_cast<unsigned>(p.splits + p.window), static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
+                  static_cast<unsigned>(p.cache.batch));
+  attend_tuned<kIndex>
+      <<<grid, static_cast<unsigned>(warps * kWarp), static_cast<std::size_t>(bytes), stream>>>(p);
   KVLAB_CUDA(cudaGetLastError());
 }
 

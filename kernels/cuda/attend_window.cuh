@@ -216,9 +216,10 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at, const 
   }
 }
 
-/// The part of sink and recent window, by all warps of a block, into `space`.
+/// The part of sink and recent window, by all warps of a block, into `space`. Out of line: the code of the history stays
+/// short, which launches of a few microseconds feel.
 template <int kDim, int kRows>
-__device__ void window_part(const AttendParams& p, const BlockPlace& at, const QueryTile<kDim>& queries,
+__device__ __noinline__ void window_part(const AttendParams& p, const BlockPlace& at, const QueryTile<kDim>& queries,
                             const MergeSpace& space, int warp, int warps) {
   if (p.cache.format.window == Type::bf16) {
     window_tiles<kDim, kRows, true>(p, at, queries, space, warp, warps);
