@@ -16,7 +16,6 @@ struct AttendParams {
   int window = 0;                // 1: one more block takes sink and recent tokens
   int row_tiles = 1;             // a row is a query head of a query token; rows of one KV head go in tiles
   int interleave = 0;            // splits take records in turn instead of a stretch each
-  int stages = 2;                // records of a warp's copy ring
   int group = 1;                 // query heads of a KV head
   int bulk = 1;                  // copies by the bulk engine (sm_90 and up), else by cp.async
 };

@@ -98,7 +98,6 @@ void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& ar
   params.window = plan.window;
   params.row_tiles = plan.row_tiles;
   params.interleave = plan.interleave ? 1 : 0;
-  params.stages = plan.stages;
   params.group = args.q_heads / cache.kv_heads;
   params.bulk = plan.bulk ? 1 : 0;
   if (plan.instance < 0) return launch_runtime(params, stream);

@@ -604,14 +604,14 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
   using T = Tuned<kIndex>;
   constexpr int kDim = T::kDim, kRows = T::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ std::uint64_t barriers[kTunedWarps * kMostStages];
+  __shared__ std::uint64_t barriers[kTunedWarps * kStages];
   __shared__ float maxima[kTunedWarps * kRows], sums[kTunedWarps * kRows];
   __shared__ typename T::Workshop shop;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int ring_bytes = p.stages * T::kRecord;
-  auto* query_memory = reinterpret_cast<float*>(memory + warps * ring_bytes);
-  const MergeSpace space{reinterpret_cast<float*>(memory), ring_bytes / 4, maxima, sums, query_memory};
+  constexpr int kRing = kStages * T::kRecord;
+  auto* query_memory = reinterpret_cast<float*>(memory + warps * kRing);
+  const MergeSpace space{reinterpret_cast<float*>(memory), kRing / 4, maxima, sums, query_memory};
   const bool is_window = static_cast<int>(blockIdx.x) == p.splits;
 
   // Three trips to memory that do not wait for each other: length, page numbers where they can be told without it,
@@ -620,11 +620,11 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
   const int tokens = p.cache.tokens[at.sequence];
   const std::int32_t* table = p.cache.block_table + at.sequence * p.cache.table_stride;
   int first = at.split + p.splits * warp, step = p.splits * warps;
-  int pages[kMostStages] = {};
+  int pages[kStages + 1] = {};  // one more than the ring holds: a look-up is a trip of its own
   if (p.interleave && !is_window) {
 #pragma unroll
-    for (int i = 0; i < kMostStages; ++i) {
-      if (i < p.stages && first + i * step < p.cache.table_stride) pages[i] = table[first + i * step];
+    for (int i = 0; i <= kStages; ++i) {
+      if (first + i * step < p.cache.table_stride) pages[i] = table[first + i * step];
     }
   }
   load_queries<kDim>(p, at, query_memory, kRows);
@@ -641,8 +641,8 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
       step = warps;
       end = min(at.split * chunk + chunk, end);
 #pragma unroll
-      for (int i = 0; i < kMostStages; ++i) {
-        if (i < p.stages && first + i * step < end) pages[i] = table[first + i * step];
+      for (int i = 0; i <= kStages; ++i) {
+        if (first + i * step < end) pages[i] = table[first + i * step];
       }
     }
     const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
@@ -650,21 +650,20 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
     const auto source = [&](int record, int page) -> const std::uint8_t* {
       return record < end ? heads + page * page_bytes : nullptr;
     };
-    CopyRing<T::kRecord> ring(memory + warp * ring_bytes, barriers + warp * kMostStages, p.stages, p.bulk != 0, lane);
+    unsigned char* records = memory + warp * kRing;
+    const CopyRing<T::kRecord> ring(records, barriers + warp * kStages, p.bulk != 0, lane);
 #pragma unroll
-    for (int i = 0; i < kMostStages; ++i) {
-      if (i < p.stages) ring.ask(source(first + i * step, pages[i]));
-    }
-    int ahead = first + p.stages * step;             // the next record to ask for
-    int next_page = ahead < end ? table[ahead] : 0;  // looked up early: the table is a load of its own
+    for (int i = 0; i < kStages; ++i) ring.ask(i, source(first + i * step, pages[i]));
+    int next_page = pages[kStages];
 
     const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows);
     const typename T::Queries queries = T::make_queries(p, at, tile, shop, warp, warps, lane);
     const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
     typename T::State state;
     state.clear();
-    for (int record = first; record < end; record += step) {
-      const unsigned char* data = ring.wait();
+    int turn = 0;
+    for (int record = first; record < end; record += step, ++turn) {
+      ring.wait(turn);
       const bool masked = (record + 1) * kRecordTokens > safe;
       int limits[T::kColumns] = {};
       if (masked) {
@@ -674,12 +673,14 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
           limits[i] = min(history, row_limit(p, at, row) - at.begin) - record * kRecordTokens;
         }
       }
-      T::add_record(data, queries, p.cache.format.norm_inverse, masked, limits, lane, state);
-      ring.release();
-      ring.ask(source(ahead, next_page));
-      ahead += step;
-      if (ahead < end) next_page = table[ahead];
+      T::add_record(records + turn % kStages * T::kRecord, queries, p.cache.format.norm_inverse, masked, limits, lane,
+                    state);
+      __syncwarp();
+      ring.ask(turn, source(record + kStages * step, next_page));
+      const int later = record + (kStages + 1) * step;
+      if (later < end) next_page = table[later];
     }
+    __syncwarp();
     T::hand_over(state, queries, space, warp, lane);
   }
   finish_block<kDim, kRows>(p, at, space, warps, is_window);
@@ -695,7 +696,7 @@ void launch_tuned(const AttendParams& p, int warps, Stream stream) {
   }();
   static_cast<void>(raised);
   const bool rotates = p.args.key_rotation.kind != Rotation::Kind::none;
-  const int bytes = warps * p.stages * T::kRecord + (rotates ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
+  const int bytes = warps * kStages * T::kRecord + (rotates ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
   const dim3 grid(static_cast<unsigned>(p.splits + p.window), static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
                   static_cast<unsigned>(p.cache.batch));
   attend_tuned<kIndex>

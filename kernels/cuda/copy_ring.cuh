@@ -2,30 +2,32 @@
 
 #include <cstdint>
 
-/// Copies from global to shared memory that run beside the arithmetic: a private ring of a few records a warp, so
-/// that the main loop needs no barrier of the block.
+/// Copies from global to shared memory that run beside the arithmetic: a private ring of two records a warp, so that
+/// the main loop needs no barrier of the block. (Three and four records were no faster.)
 namespace kvlab::kernels::cuda {
+
+inline constexpr int kStages = 2;
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-inline constexpr int kMostStages = 4;
-
 /// kBytes: of a record, a multiple of 128. Records arrive in the order in which they are asked for.
 template <int kBytes>
 class CopyRing {
  public:
-  /// memory: stages · kBytes of this warp's own, 128-byte aligned. barriers: `stages` of its own, 2 … kMostStages.
-  __device__ __forceinline__ CopyRing(unsigned char* memory, std::uint64_t* barriers, int stages, bool bulk, int lane)
-      : memory_(memory), barriers_(shared_address(barriers)), stages_(stages), bulk_(bulk), lane_(lane) {
+  /// memory: kStages · kBytes of this warp's own, 128-byte aligned. barriers: kStages of its own.
+  __device__ __forceinline__ CopyRing(unsigned char* memory, std::uint64_t* barriers, bool bulk, int lane)
+      : memory_(shared_address(memory)), barriers_(shared_address(barriers)), bulk_(bulk), lane_(lane) {
 #if __CUDA_ARCH__ >= 900
     if (bulk_ && lane_ == 0) {
-      for (int stage = 0; stage < stages_; ++stage) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers_ + 8 * stage) : "memory");
-      }
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      asm volatile(
+          "mbarrier.init.shared::cta.b64 [%0], 1;\n"
+          "mbarrier.init.shared::cta.b64 [%1], 1;\n"
+          "fence.mbarrier_init.release.cluster;\n"
+          "fence.proxy.async.shared::cta;" ::"r"(barriers_),
+          "r"(barriers_ + 8)
+          : "memory");
     }
 #else
     bulk_ = false;
@@ -33,26 +35,23 @@ class CopyRing {
     __syncwarp();
   }
 
-  /// Asks for a record (null: none). With `stages` records asked for and not released there is no room.
-  __device__ __forceinline__ void ask(const std::uint8_t* from) {
-    const int stage = filling_;
-    filling_ = stage + 1 == stages_ ? 0 : stage + 1;
+  /// Asks for record number `turn` (null: none). Number turn − kStages must have been read by all lanes.
+  __device__ __forceinline__ void ask(int turn, const std::uint8_t* from) const {
+    const std::uint32_t to = memory_ + turn % kStages * kBytes;
 #if __CUDA_ARCH__ >= 900
     if (bulk_) {
       if (lane_ == 0 && from) {
-        const std::uint32_t barrier = barriers_ + 8 * stage;
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kBytes) : "memory");
+        const std::uint32_t barrier = barriers_ + turn % kStages * 8;
         asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                shared_address(memory_ + stage * kBytes)),
-            "l"(from), "r"(kBytes), "r"(barrier)
+            "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+            "l"(from), "n"(kBytes), "r"(barrier)
             : "memory");
       }
       return;
     }
 #endif
     if (from) {
-      const std::uint32_t to = shared_address(memory_ + stage * kBytes);
       for (int at = lane_ * 16; at < kBytes; at += 32 * 16) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
       }
@@ -60,8 +59,8 @@ class CopyRing {
     asm volatile("cp.async.commit_group;" ::: "memory");  // also an empty one: wait counts groups
   }
 
-  /// The oldest record that was asked for and not released, once it is there.
-  __device__ __forceinline__ const unsigned char* wait() const {
+  /// Waits for record number `turn`, counted from 0; it is at memory + turn % kStages · kBytes.
+  __device__ __forceinline__ void wait(int turn) const {
 #if __CUDA_ARCH__ >= 900
     if (bulk_) {
       asm volatile(
@@ -70,41 +69,21 @@ class CopyRing {
           "WAIT:\n"
           "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
           "@!done bra WAIT;\n"
-          "}" ::"r"(barriers_ + 8 * reading_),
-          "r"(parity_)
+          "}" ::"r"(barriers_ + turn % kStages * 8),
+          "r"(turn / kStages & 1)
           : "memory");
-      return memory_ + reading_ * kBytes;
+      return;
     }
 #endif
-    // Groups end in order; what may still be on its way is all but the oldest.
-    if (stages_ == 2) {
-      asm volatile("cp.async.wait_group 1;" ::: "memory");
-    } else if (stages_ == 3) {
-      asm volatile("cp.async.wait_group 2;" ::: "memory");
-    } else {
-      asm volatile("cp.async.wait_group 3;" ::: "memory");
-    }
-    __syncwarp();
-    return memory_ + reading_ * kBytes;
-  }
-
-  /// The record that wait gave has been read by this lane.
-  __device__ __forceinline__ void release() {
-    if (++reading_ == stages_) {
-      reading_ = 0;
-      parity_ ^= 1;
-    }
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
     __syncwarp();
   }
 
  private:
-  unsigned char* memory_;
+  std::uint32_t memory_;
   std::uint32_t barriers_;
-  int stages_;
   bool bulk_;
   int lane_;
-  int filling_ = 0, reading_ = 0;
-  std::uint32_t parity_ = 0;
 };
 
 }  // namespace kvlab::kernels::cuda

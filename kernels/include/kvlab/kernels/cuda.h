@@ -45,7 +45,6 @@ struct AttendPlan {
   int splits = 1;        // blocks that share a sequence's history
   int window = 0;        // 1: one more block takes the tokens held in 16 bits
   int warps = 8;         // of a block
-  int stages = 2;        // records of a warp's copy ring
   bool interleave = false;  // splits take records in turn instead of a stretch each
   bool bulk = true;         // copies by the bulk engine (sm_90 and up)
   std::int64_t scratch_bytes = 0;  // zeroed by the caller once, before the first run; 256-byte aligned
