@@ -18,12 +18,14 @@ fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
-/// The file that is meant: a symbolic link stays one, and what it leads to is replaced.
-fs::path behind_links(const fs::path& target) {
+/// The file that is meant: a symbolic link stays one, and what it leads to is replaced, or made.
+fs::path behind_links(fs::path target) {
+  constexpr int kMostLinks = 40;  // as the system follows at most
   std::error_code error;
-  if (!fs::is_symlink(target, error)) return target;
-  fs::path real = fs::weakly_canonical(target, error);
-  return error ? target : real;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+    target = folder_of(target) / fs::read_symlink(target, error);
+  }
+  return target;
 }
 
 /// Whether this is the temporary file of a replacement of `target`: ".NAME.<process>-<count>.tmp".
