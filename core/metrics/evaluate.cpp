@@ -194,7 +194,7 @@ void attend(const SampleContext& context, attention::HeadCache& cache, const Pro
       cache.key_boundary = part(limits.key);
       cache.value_boundary = part(limits.value);
       const attention::Exact exact = context.exact(sequence, j, cache.k, cache.v, first, count);
-      errors.add(sequence, j, exact,
+      errors.add(sequence, j, first, exact,
                  attention::cached_attention(part(sample.q[sequence][j]).to(at::kDouble), cache,
                                              exact, part(limits.positions)));
     }
@@ -230,7 +230,7 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   Side key(method.key, key_settings, sample.k, sample.dtype, windows);
   Side value(method.value, recipe.side("value"), sample.v, sample.dtype, windows);
   const bool attention = measure.count("attention") > 0 || measure.count("tokens") > 0;
-  AttentionErrors attention_errors(sample.batch(), sample.q_heads(), sample.w_o);
+  AttentionErrors attention_errors(sample.q, sample.w_o);
   const ProbeLimits limits(windows, sample.positions);
 
   for (int64_t b = 0; b < sample.batch(); ++b) {
