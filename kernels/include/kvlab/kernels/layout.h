@@ -130,11 +130,20 @@ KVLAB_HD constexpr Place value_place(int dim, int bits, int token, int channel) 
   return place_in_tile(dim, bits, token / kTile, channel % 8 * 4 + k % 8 / 2, r, k % 2);
 }
 
-/// Index of a scale or zero within its section.
-KVLAB_HD constexpr int param_index(const Format& f, const SideFormat& side, int token, int channel) {
-  return side.axis == Axis::token ? channel / side.group * block_tokens(f) + token
-                                  : token / side.group * f.dim + channel;
+/// Order of tokens in which a lane of row g finds what it needs of its eight tokens g, g + 8, … g + 56 side by side.
+KVLAB_HD constexpr int token_slot(int token) {
+  return token / 64 * 64 + token % 8 * 8 + token % 64 / 16 * 2 + token / 8 % 2;
 }
+
+/// Index of a scale or zero within its section. One group a head row is in the order of token_slot.
+KVLAB_HD constexpr int param_index(const Format& f, const SideFormat& side, int token, int channel) {
+  if (side.axis == Axis::channel) return token / side.group * f.dim + channel;
+  if (side.group == f.dim) return token_slot(token);
+  return channel / side.group * block_tokens(f) + token;
+}
+
+/// Index of a token's norm within the norms. Never index norms by the token itself.
+KVLAB_HD constexpr int norm_index(int token) { return token_slot(token); }
 
 static_assert(layout_of(f1()).bytes == 4608 && layout_of(f2()).bytes == 6272);
 
