@@ -177,7 +177,8 @@ class Worker {
   void store_params(const Grid& grid, int n, std::uint8_t* scale, std::uint8_t* zero, bool zeros,
                     Index index) {
     for (int i = 0; i < n; ++i) {
-      const GroupParams params = params_of(grid, lo_[i], hi_[i]);
+      // Which zero, −0 or 0, is least depends on the order of comparisons: always 0.
+      const GroupParams params = params_of(grid, lo_[i] + 0.0f, hi_[i] + 0.0f);
       scale_[i] = params.scale;
       zero_[i] = params.zero;
       flat_[i] = params.flat ? 1.0f : 0.0f;
