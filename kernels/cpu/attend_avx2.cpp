@@ -142,12 +142,17 @@ template <int Dim, int Bits, int Rows>
 inline void multiply_keys(const __m256i* words, const float* query, __m256 table, int first,
                           int end, __m256 (&sums)[2][Rows]) {
   using W = Words<Bits>;
+  __m256 lower_sums[Rows], upper_sums[Rows];  // registers, which `sums` would not be
+  unrolled<Rows>([&](auto row) KVLAB_INLINE {
+    lower_sums[row] = sums[0][row];
+    upper_sums[row] = sums[1][row];
+  });
   for (int c32 = first; c32 < end; ++c32) {
     for (int t = 0; t < 4; ++t) {
       const float* q = query + c32 * 32 + t * 8;
-      unrolled<W::count>([&](auto word) __attribute__((always_inline)) {
+      unrolled<W::count>([&](auto word) KVLAB_INLINE {
         const __m256i bits = words[(c32 * W::count + word) * 4 + t];
-        unrolled<W::registers>([&](auto i) __attribute__((always_inline)) {
+        unrolled<W::registers>([&](auto i) KVLAB_INLINE {
           // Registers 2i (lower tokens) and 2i + 1 (upper), halves h.
           constexpr int pair = i / 2;
           constexpr int h = i % 2;
@@ -155,15 +160,19 @@ inline void multiply_keys(const __m256i* words, const float* query, __m256 table
           constexpr int channel = 4 * (r / 4) + 2 * (r / 2 % 2) + h;
           const __m256 lower = code_values<Bits, W::shift(r, h)>(bits, table);
           const __m256 upper = code_values<Bits, W::shift(r + 1, h)>(bits, table);
-          for (int row = 0; row < Rows; ++row) {
+          unrolled<Rows>([&](auto row) KVLAB_INLINE {
             const __m256 one = _mm256_broadcast_ss(q + row * Dim + channel);
-            sums[0][row] = _mm256_fmadd_ps(lower, one, sums[0][row]);
-            sums[1][row] = _mm256_fmadd_ps(upper, one, sums[1][row]);
-          }
+            lower_sums[row] = _mm256_fmadd_ps(lower, one, lower_sums[row]);
+            upper_sums[row] = _mm256_fmadd_ps(upper, one, upper_sums[row]);
+          });
         });
       });
     }
   }
+  unrolled<Rows>([&](auto row) KVLAB_INLINE {
+    sums[0][row] = lower_sums[row];
+    sums[1][row] = upper_sums[row];
+  });
 }
 
 /// Per-token groups: logit = Σ_groups scale·(Σ q·code) + zero·(Σ q).
@@ -308,13 +317,13 @@ void add_values(const __m256i* words, const Params& params, int group,
       zeros[row] = _mm256_set1_ps(sum8(sum));
     }
     for (int c32 = g * group / 32; c32 < (g + 1) * group / 32; ++c32) {
-      unrolled<2>([&](auto half) __attribute__((always_inline)) {  // 16 channels
-        __m256 lower[Rows], upper[Rows];                           // their eights
-        for (int row = 0; row < Rows; ++row) lower[row] = upper[row] = zeros[row];
+      unrolled<2>([&](auto half) KVLAB_INLINE {  // 16 channels
+        __m256 lower[Rows], upper[Rows];         // their eights
+        unrolled<Rows>([&](auto row) KVLAB_INLINE { lower[row] = upper[row] = zeros[row]; });
         for (int tile = 0; tile < kTiles; ++tile) {
           for (int t = 0; t < 4; ++t) {
             const float* weight = &scaled[0][tile * kTile + 2 * t];
-            unrolled<4>([&](auto i) __attribute__((always_inline)) {
+            unrolled<4>([&](auto i) KVLAB_INLINE {
               constexpr int late = i / 2;  // the upper tokens
               constexpr int h = i % 2;
               constexpr int r = 4 * half + 2 * late;
@@ -322,19 +331,19 @@ void add_values(const __m256i* words, const Params& params, int group,
                   words[tile * words_of_tile + (c32 * W::count + W::word(r)) * 4 + t];
               const __m256 low = code_values<Bits, W::shift(r, h)>(bits, params.table);
               const __m256 high = code_values<Bits, W::shift(r + 1, h)>(bits, params.table);
-              for (int row = 0; row < Rows; ++row) {
+              unrolled<Rows>([&](auto row) KVLAB_INLINE {
                 const __m256 one = _mm256_broadcast_ss(weight + row * kSpan + 8 * late + h);
                 lower[row] = _mm256_fmadd_ps(low, one, lower[row]);
                 upper[row] = _mm256_fmadd_ps(high, one, upper[row]);
-              }
+              });
             });
           }
         }
-        for (int row = 0; row < Rows; ++row) {
+        unrolled<Rows>([&](auto row) KVLAB_INLINE {
           float* at = sums + row * Dim + c32 * 32 + half * 16;
           _mm256_storeu_ps(at, _mm256_add_ps(_mm256_loadu_ps(at), lower[row]));
           _mm256_storeu_ps(at + 8, _mm256_add_ps(_mm256_loadu_ps(at + 8), upper[row]));
-        }
+        });
       });
     }
   }

@@ -3,6 +3,9 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define KVLAB_AVX2 1
 
+/// Loops unrolled by lambdas must be inlined, or their vectors leave the registers.
+#define KVLAB_INLINE __attribute__((always_inline))
+
 #include <immintrin.h>
 
 #include <cstdint>
@@ -17,8 +20,8 @@ namespace {
 
 /// f(std::integral_constant<int, 0>) … f(std::integral_constant<int, N − 1>).
 template <int N, class F>
-inline __attribute__((always_inline)) void unrolled(F f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+inline KVLAB_INLINE void unrolled(F f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) KVLAB_INLINE {
     (f(std::integral_constant<int, i>()), ...);
   }(std::make_integer_sequence<int, N>());
 }

@@ -37,14 +37,14 @@ inline void hadamard64(float* x) {
   const __m256 two = _mm256_setr_ps(0, 0, -0.f, -0.f, 0, 0, -0.f, -0.f);
   const __m256 four = _mm256_setr_ps(0, 0, 0, 0, -0.f, -0.f, -0.f, -0.f);
   __m256 v[8];
-  unrolled<8>([&](auto i) __attribute__((always_inline)) {
+  unrolled<8>([&](auto i) KVLAB_INLINE {
     __m256 y = _mm256_loadu_ps(x + 8 * i);
     y = butterfly(y, _mm256_permute_ps(y, 0xb1), one);
     y = butterfly(y, _mm256_permute_ps(y, 0x4e), two);
     v[i] = butterfly(y, _mm256_permute2f128_ps(y, y, 1), four);
   });
-  unrolled<3>([&](auto stage) __attribute__((always_inline)) {
-    unrolled<4>([&](auto pair) __attribute__((always_inline)) {
+  unrolled<3>([&](auto stage) KVLAB_INLINE {
+    unrolled<4>([&](auto pair) KVLAB_INLINE {
       constexpr int half = 1 << stage;
       constexpr int i = pair / half * 2 * half + pair % half;
       const __m256 a = v[i];
@@ -53,7 +53,7 @@ inline void hadamard64(float* x) {
       v[i + half] = _mm256_sub_ps(a, b);
     });
   });
-  unrolled<8>([&](auto i) __attribute__((always_inline)) { _mm256_storeu_ps(x + 8 * i, v[i]); });
+  unrolled<8>([&](auto i) KVLAB_INLINE { _mm256_storeu_ps(x + 8 * i, v[i]); });
 }
 
 void hadamard(float* rows, int count, int dim) {
