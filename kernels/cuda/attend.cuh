@@ -4,8 +4,9 @@
 
 #include "attend_params.h"
 
-/// What the attention kernels share: their parameters, queries in shared memory, rotations, and the end of a block's
-/// work (merge over warps, over splits, and the output). Logits are in base 2 throughout.
+/// What the attention kernels share: their parameters, queries in shared memory, rotations, and the
+/// end of a block's work (merge over warps, over splits, and the output). Logits are in base 2
+/// throughout.
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kWarp = 32;
@@ -15,7 +16,7 @@ inline constexpr float kNothing = -1e30f;
 /// Where a block stands.
 struct BlockPlace {
   int split, head, row_tile, sequence;
-  int tokens, begin;      // tokens of the sequence, first one behind the sink
+  int tokens, begin;  // tokens of the sequence, first one behind the sink
   HistoryEnds ends;
 };
 
@@ -44,14 +45,18 @@ __device__ __forceinline__ int query_of(const AttendParams& p, int row) {
   return p.args.query_tokens == 1 ? 0 : row / p.group;
 }
 
-/// Offset of row `row` (of all rows of the KV head) in query, output and log_sum_exp, in rows of dim.
-__device__ __forceinline__ std::int64_t row_offset(const AttendParams& p, const BlockPlace& at, int row) {
+/// Offset of row `row` (of all rows of the KV head) in query, output and log_sum_exp, in rows of
+/// dim.
+__device__ __forceinline__ std::int64_t row_offset(const AttendParams& p, const BlockPlace& at,
+                                                   int row) {
   const int query = query_of(p, row);
-  return static_cast<std::int64_t>(at.sequence * p.args.query_tokens + query) * p.args.q_heads + at.head * p.group +
-         row - query * p.group;
+  return static_cast<std::int64_t>(at.sequence * p.args.query_tokens + query) * p.args.q_heads +
+         at.head * p.group + row - query * p.group;
 }
 
-__device__ __forceinline__ int row_count(const AttendParams& p) { return p.group * p.args.query_tokens; }
+__device__ __forceinline__ int row_count(const AttendParams& p) {
+  return p.group * p.args.query_tokens;
+}
 
 /// Tokens [0, limit) are visible to a row.
 __device__ __forceinline__ int row_limit(const AttendParams& p, const BlockPlace& at, int row) {
@@ -91,15 +96,17 @@ __device__ __forceinline__ void hadamard_row(float (&x)[kPerLane], int lane) {
   for (int k = 0; k < kPerLane; ++k) x[k] *= norm;
 }
 
-/// Rows in shared memory are this many floats apart, so that lanes that read different rows meet no bank conflict.
+/// Rows in shared memory are this many floats apart, so that lanes that read different rows meet no
+/// bank conflict.
 template <int kDim>
 inline constexpr int kRowStride = kDim + 4;
 
-/// rows of `from` times R (or Rᵀ) into `to`, both in shared memory, by all threads of the block. `from` and `to` may be
-/// the same for Hadamard only. The block must be synchronised before and after.
+/// rows of `from` times R (or Rᵀ) into `to`, both in shared memory, by all threads of the block.
+/// `from` and `to` may be the same for Hadamard only. The block must be synchronised before and
+/// after.
 template <int kDim>
-__device__ void rotate_rows(const Rotation& rotation, int head, bool transposed, const float* from, float* to,
-                            int rows) {
+__device__ void rotate_rows(const Rotation& rotation, int head, bool transposed, const float* from,
+                            float* to, int rows) {
   constexpr int kStride = kRowStride<kDim>;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   if (rotation.kind == Rotation::Kind::hadamard) {
@@ -114,7 +121,8 @@ __device__ void rotate_rows(const Rotation& rotation, int head, bool transposed,
     }
     return;
   }
-  const float* matrix = rotation.matrix + (rotation.per_head ? static_cast<std::int64_t>(head) * kDim * kDim : 0);
+  const float* matrix =
+      rotation.matrix + (rotation.per_head ? static_cast<std::int64_t>(head) * kDim * kDim : 0);
   const int row_step = transposed ? 1 : kDim, column_step = transposed ? kDim : 1;
   for (int i = thread; i < rows * kDim; i += threads) {
     const int row = i / kDim, column = i % kDim;
@@ -127,7 +135,8 @@ __device__ void rotate_rows(const Rotation& rotation, int head, bool transposed,
   }
 }
 
-/// Queries of one row tile in shared memory, float32, rows kRowStride apart; rows past the last are 0.
+/// Queries of one row tile in shared memory, float32, rows kRowStride apart; rows past the last are
+/// 0.
 template <int kDim>
 struct QueryTile {
   float* raw;
@@ -135,18 +144,22 @@ struct QueryTile {
 };
 
 template <int kDim>
-__device__ __forceinline__ void load_queries(const AttendParams& p, const BlockPlace& at, float* shared, int rows) {
+__device__ __forceinline__ void load_queries(const AttendParams& p, const BlockPlace& at,
+                                             float* shared, int rows) {
   const int first = at.row_tile * rows, count = row_count(p);
   for (int i = static_cast<int>(threadIdx.x); i < rows * kDim; i += static_cast<int>(blockDim.x)) {
     const int row = first + i / kDim;
     shared[i / kDim * kRowStride<kDim> + i % kDim] =
-        row < count ? load_number(p.args.query, row_offset(p, at, row) * kDim + i % kDim, p.args.query_type) : 0.0f;
+        row < count
+            ? load_number(p.args.query, row_offset(p, at, row) * kDim + i % kDim, p.args.query_type)
+            : 0.0f;
   }
 }
 
 /// After load_queries; synchronises the block.
 template <int kDim>
-__device__ QueryTile<kDim> rotate_queries(const AttendParams& p, const BlockPlace& at, float* shared, int rows) {
+__device__ QueryTile<kDim> rotate_queries(const AttendParams& p, const BlockPlace& at,
+                                          float* shared, int rows) {
   __syncthreads();
   QueryTile<kDim> tile{shared, shared};
   if (p.args.key_rotation.kind != Rotation::Kind::none) {
@@ -159,28 +172,31 @@ __device__ QueryTile<kDim> rotate_queries(const AttendParams& p, const BlockPlac
 
 /// q·centre of a row in base-2 logits, by a whole warp; 0 where there is no centre.
 template <int kDim>
-__device__ __forceinline__ float center_logit(const AttendParams& p, int head, const float* query_row, int lane,
-                                              float scale_log2) {
+__device__ __forceinline__ float center_logit(const AttendParams& p, int head,
+                                              const float* query_row, int lane, float scale_log2) {
   if (!p.args.key_center) return 0.0f;
   float sum = 0.0f;
 #pragma unroll
-  for (int k = lane; k < kDim; k += kWarp) sum = fmaf(query_row[k], p.args.key_center[head * kDim + k], sum);
+  for (int k = lane; k < kDim; k += kWarp)
+    sum = fmaf(query_row[k], p.args.key_center[head * kDim + k], sum);
 #pragma unroll
   for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
   return sum * scale_log2;
 }
 
-/// Rows of a warp's output are this far apart: the lanes of a fragment then write to banks of their own.
+/// Rows of a warp's output are this far apart: the lanes of a fragment then write to banks of their
+/// own.
 template <int kDim>
 inline constexpr int kOutputStride = kDim + 8;
 
-/// Memory of the end of a block: one warp's unscaled output [rows, kOutputStride] each, and (m, l) [warps, rows].
+/// Memory of the end of a block: one warp's unscaled output [rows, kOutputStride] each, and (m, l)
+/// [warps, rows].
 struct MergeSpace {
-  float* outputs;      // warp w's at outputs + w · stride
-  int stride;          // floats
-  float* maxima;       // [warps, rows]
+  float* outputs;  // warp w's at outputs + w · stride
+  int stride;      // floats
+  float* maxima;   // [warps, rows]
   float* sums;
-  float* plain;        // [rows, kRowStride]: room for what is rotated, apart from the outputs
+  float* plain;  // [rows, kRowStride]: room for what is rotated, apart from the outputs
 };
 
 /// The vector of columns that a thread has of its row.
@@ -188,7 +204,9 @@ template <int kWidth>
 struct Columns {
   float x[kWidth];
 
-  __device__ __forceinline__ void load(const float* from) { *this = *reinterpret_cast<const Columns*>(from); }
+  __device__ __forceinline__ void load(const float* from) {
+    *this = *reinterpret_cast<const Columns*>(from);
+  }
   __device__ __forceinline__ void load_past_l1(const float* from) {
     if constexpr (kWidth == 2) {
       const float2 y = __ldcg(reinterpret_cast<const float2*>(from));
@@ -215,7 +233,8 @@ struct Columns {
   }
 };
 
-/// One thread's share of a sum over parts: columns of one row, with the base-2 maximum and the sum of weights.
+/// One thread's share of a sum over parts: columns of one row, with the base-2 maximum and the sum
+/// of weights.
 template <int kWidth>
 struct RowPart {
   Columns<kWidth> columns;
@@ -246,12 +265,14 @@ struct RowPart {
   }
 };
 
-/// After all warps wrote their part: joins them, hands the block's part to the last block of the head (or is it), and
-/// writes the output. kRows: rows of a tile. `is_window`: this block's part is in the captured space.
+/// After all warps wrote their part: joins them, hands the block's part to the last block of the
+/// head (or is it), and writes the output. kRows: rows of a tile. `is_window`: this block's part is
+/// in the captured space.
 template <int kDim, int kRows>
-__device__ void finish_block(const AttendParams& p, const BlockPlace& at, const MergeSpace& space, int warps,
-                             bool is_window) {
-  constexpr int kWidth = kRows * kDim / 256 >= 4 ? 4 : 2;  // columns of one row that a thread has at a time
+__device__ void finish_block(const AttendParams& p, const BlockPlace& at, const MergeSpace& space,
+                             int warps, bool is_window) {
+  constexpr int kWidth =
+      kRows * kDim / 256 >= 4 ? 4 : 2;  // columns of one row that a thread has at a time
   constexpr int kSteps = kDim / kWidth;
   constexpr int kItems = kRows * kSteps;
   constexpr int kPart = kRows * (kDim + 2);
@@ -276,7 +297,8 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       for (int i = 0; i < 4; ++i) {
         tops[i] = space.maxima[(first + i) * kRows + row];
         sums[i] = space.sums[(first + i) * kRows + row];
-        values[i].load(space.outputs + (first + i) * space.stride + row * kOutputStride<kDim> + column);
+        values[i].load(space.outputs + (first + i) * space.stride + row * kOutputStride<kDim> +
+                       column);
       }
       part.add(tops, sums, values);
     }
@@ -303,15 +325,16 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     }
     return part;
   };
-  // Where history has to be rotated, its columns and the window's wait in shared memory. The warps' parts are read by
-  // then, unless the block is alone, and then there is no window.
+  // Where history has to be rotated, its columns and the window's wait in shared memory. The warps'
+  // parts are read by then, unless the block is alone, and then there is no window.
   float* window_columns = space.outputs + kRows * kRowStride<kDim>;
   const auto write = [&](int row, int column, const Columns<kWidth>& columns) {
     const int absolute = at.row_tile * kRows + row;
     if (absolute >= row_count(p)) return;
     const std::int64_t place = row_offset(p, at, absolute) * kDim + column;
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) store_number(p.args.output, place + i, p.args.output_type, columns.x[i]);
+    for (int i = 0; i < kWidth; ++i)
+      store_number(p.args.output, place + i, p.args.output_type, columns.x[i]);
   };
   const auto join = [&](int row, int column, RowPart<kWidth> history, RowPart<kWidth> window) {
     const float top = fmaxf(history.top, window.top);
@@ -329,7 +352,8 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     }
     const int absolute = at.row_tile * kRows + row;
     if (column == 0 && p.args.log_sum_exp && absolute < row_count(p)) {
-      p.args.log_sum_exp[row_offset(p, at, absolute)] = total > 0.0f ? (top + log2f(total)) * kLn2 : -INFINITY;
+      p.args.log_sum_exp[row_offset(p, at, absolute)] =
+          total > 0.0f ? (top + log2f(total)) * kLn2 : -INFINITY;
     }
   };
 
@@ -346,8 +370,8 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     }
     __syncthreads();
     if (thread == 0) {
-      // It wraps to 0 at the last part, so the ticket is ready for the next launch. Release and acquire hold for what
-      // the barriers around ordered.
+      // It wraps to 0 at the last part, so the ticket is ready for the next launch. Release and
+      // acquire hold for what the barriers around ordered.
       unsigned turn;
       asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
                    : "=r"(turn)
@@ -379,7 +403,8 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
   }
   if (!rotates) return;
   __syncthreads();
-  float* rotated = p.args.value_rotation.kind == Rotation::Kind::dense ? space.outputs : space.plain;
+  float* rotated =
+      p.args.value_rotation.kind == Rotation::Kind::dense ? space.outputs : space.plain;
   rotate_rows<kDim>(p.args.value_rotation, at.head, true, space.plain, rotated, kRows);
   __syncthreads();
   for (int i = thread; i < kItems; i += threads) {

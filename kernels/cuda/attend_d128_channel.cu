@@ -4,7 +4,9 @@ namespace kvlab::kernels::cuda {
 namespace {
 
 struct Mine {
-  static constexpr bool mine(const Format& f) { return f.dim == 128 && f.key.axis == Axis::channel; }
+  static constexpr bool mine(const Format& f) {
+    return f.dim == 128 && f.key.axis == Axis::channel;
+  }
 };
 
 }  // namespace

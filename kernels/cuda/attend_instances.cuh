@@ -6,7 +6,8 @@
 
 namespace kvlab::kernels::cuda {
 
-/// The code of `instance` if it is one of IsMine::mine(format): compiles those instances of the table and no others.
+/// The code of `instance` if it is one of IsMine::mine(format): compiles those instances of the
+/// table and no others.
 template <typename IsMine>
 Launch launch_of(int instance, IsMine) {
   Launch found = nullptr;

@@ -39,11 +39,13 @@ void check(const CacheView& cache, const AttendArgs& args, int max_tokens) {
   const auto demand = [](bool met, const std::string& what) {
     if (!met) throw std::invalid_argument("attention: " + what);
   };
-  demand(cache.batch >= 1 && cache.batch <= 65535, "batch must be 1 to 65,535, is " + std::to_string(cache.batch));
+  demand(cache.batch >= 1 && cache.batch <= 65535,
+         "batch must be 1 to 65,535, is " + std::to_string(cache.batch));
   demand(cache.kv_heads >= 1, "there must be a KV head");
-  demand(args.q_heads % cache.kv_heads == 0 && args.q_heads / cache.kv_heads <= 16 && args.q_heads > 0,
-         std::to_string(args.q_heads) + " query heads to " + std::to_string(cache.kv_heads) +
-             " KV heads; served are 1 to 16 of them to each");
+  demand(
+      args.q_heads % cache.kv_heads == 0 && args.q_heads / cache.kv_heads <= 16 && args.q_heads > 0,
+      std::to_string(args.q_heads) + " query heads to " + std::to_string(cache.kv_heads) +
+          " KV heads; served are 1 to 16 of them to each");
   demand(args.query_tokens >= 1 && args.query_tokens <= 8,
          "1 to 8 query tokens are served, not " + std::to_string(args.query_tokens));
   demand(max_tokens >= 1, "max_tokens must be at least 1");
@@ -58,7 +60,8 @@ std::int64_t ticket_bytes(const CacheView& cache, const AttendPlan& plan) {
 
 }  // namespace
 
-AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens, const Device& device) {
+AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens,
+                       const Device& device) {
   check(cache, args, max_tokens);
   const char* path = std::getenv("KVLAB_CUDA_PATH");
   const std::string_view wanted = path ? path : "";
@@ -74,12 +77,14 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
 
   const int items = cache.batch * cache.kv_heads * plan.row_tiles;
   const int records = (max_tokens + block_tokens(cache.format) - 1) / block_tokens(cache.format);
-  // One block of eight warps keeps a multiprocessor busy; many sequences do better as three smaller blocks each.
+  // One block of eight warps keeps a multiprocessor busy; many sequences do better as three smaller
+  // blocks each.
   const bool many = items > device.multiprocessors;
   plan.warps = plan.instance < 0 ? kRuntimeWarps : many ? 4 : 8;
   const int places = device.multiprocessors * (many ? 3 : 1);
   const int least_records = plan.warps;
-  plan.splits = std::clamp(places / items - plan.window, 1, std::max(1, (records + least_records - 1) / least_records));
+  plan.splits = std::clamp(places / items - plan.window, 1,
+                           std::max(1, (records + least_records - 1) / least_records));
   plan.interleave = items <= 16 && records / plan.splits >= 64;
 
   const int parts = plan.splits + plan.window;
@@ -88,12 +93,14 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   return plan;
 }
 
-void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& args, void* scratch, Stream stream) {
+void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& args, void* scratch,
+            Stream stream) {
   AttendParams params;
   params.cache = cache;
   params.args = args;
   params.ticket = static_cast<unsigned*>(scratch);
-  params.partial = reinterpret_cast<float*>(static_cast<char*>(scratch) + ticket_bytes(cache, plan));
+  params.partial =
+      reinterpret_cast<float*>(static_cast<char*>(scratch) + ticket_bytes(cache, plan));
   params.splits = plan.splits;
   params.window = plan.window;
   params.row_tiles = plan.row_tiles;

@@ -4,7 +4,7 @@
 
 namespace kvlab::kernels::cuda {
 
-inline constexpr int kRuntimeRows = 4;   // rows of a tile
+inline constexpr int kRuntimeRows = 4;  // rows of a tile
 inline constexpr int kRuntimeWarps = 8;
 
 void launch_runtime(const AttendParams& params, Stream stream);

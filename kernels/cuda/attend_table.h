@@ -2,14 +2,15 @@
 
 #include "attend_params.h"
 
-/// The tuned instances of the attention kernel: one table. A format that is not in it runs on the run-time kernel. An
-/// instance that wins less than 3% over another way of doing the same does not belong here.
+/// The tuned instances of the attention kernel: one table. A format that is not in it runs on the
+/// run-time kernel. An instance that wins less than 3% over another way of doing the same does not
+/// belong here.
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kTunedWarps = 8;  // at most, of a block
 
-/// A format and the number of query rows that share a pass over it: 4 (with 8-bit products where keys are per token
-/// and of 2 bits), 8 or 16.
+/// A format and the number of query rows that share a pass over it: 4 (with 8-bit products where
+/// keys are per token and of 2 bits), 8 or 16.
 struct Instance {
   Format format;
   int rows = 8;

@@ -9,21 +9,23 @@
 
 /// The tuned attention kernel: packed codes go to the tensor cores as they lie in memory.
 ///
-/// Products are transposed, S' = K·q' and O' = V'·P', so that codes are the 16-row A operand and the query rows of a
-/// KV head are the 8 columns. A 16-bit number whose exponent is 0 is a subnormal, so a code masked at bit b of a half
-/// is code·2^(b − 24) exactly and needs no conversion; the powers of two are taken out of q, of P and of the results.
-/// Scales are folded into q (per channel), into the logit (per token) or into P (values), zeros are products of their
-/// own. Per-token keys of 2 bits go through the 8-bit units instead, with q as a 15-bit integer in two bytes.
+/// Products are transposed, S' = K·q' and O' = V'·P', so that codes are the 16-row A operand and
+/// the query rows of a KV head are the 8 columns. A 16-bit number whose exponent is 0 is a
+/// subnormal, so a code masked at bit b of a half is code·2^(b − 24) exactly and needs no
+/// conversion; the powers of two are taken out of q, of P and of the results. Scales are folded
+/// into q (per channel), into the logit (per token) or into P (values), zeros are products of their
+/// own. Per-token keys of 2 bits go through the 8-bit units instead, with q as a 15-bit integer in
+/// two bytes.
 ///
-/// Each warp owns whole records of 64 tokens, its own softmax and its own copy ring. The maximum is lazy: P is taken
-/// against a reference that moves only if a logit passes it by 2^10; sums and outputs share the reference, so the
-/// result is exact.
+/// Each warp owns whole records of 64 tokens, its own softmax and its own copy ring. The maximum is
+/// lazy: P is taken against a reference that moves only if a logit passes it by 2^10; sums and
+/// outputs share the reference, so the result is exact.
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kRecordTokens = 64;
 inline constexpr int kMostSharedBytes = 220 * 1024;  // dynamic, of a block
-inline constexpr float kStart = 6.0f;      // a new reference is this far below the largest logit
-inline constexpr float kHeadroom = 10.0f;  // P stays under 2^10 …
+inline constexpr float kStart = 6.0f;        // a new reference is this far below the largest logit
+inline constexpr float kHeadroom = 10.0f;    // P stays under 2^10 …
 inline constexpr float kLargeScale = 60.0f;  // … and P times a value scale within fp16
 
 /// kIndex: place in the table (class types cannot be template arguments of kernels).
@@ -35,14 +37,14 @@ struct Tuned {
   static constexpr int kDim = kFormat.dim;
   static constexpr int kRows = kInstance.rows;
   static constexpr bool kChannel = kFormat.key.axis == Axis::channel;
-  // Four rows take the even columns of a product, so that every lane has one row's logits: half the softmax of the
-  // wide form, whose lanes have two. Odd columns serve the product that needs them.
+  // Four rows take the even columns of a product, so that every lane has one row's logits: half the
+  // softmax of the wide form, whose lanes have two. Odd columns serve the product that needs them.
   static constexpr bool kNarrow = kRows == 4;
   static constexpr bool kInt8 = kNarrow && !kChannel && kFormat.key.bits == 2;
   static constexpr bool kOffset = kFormat.key.zero == Zero::offset;
-  static constexpr int kChunks = kDim / 32;       // of 32 channels
+  static constexpr int kChunks = kDim / 32;  // of 32 channels
   static constexpr int kMTiles = kDim / 16;
-  static constexpr int kTiles = kRows > 8 ? 2 : 1;  // of 8 columns
+  static constexpr int kTiles = kRows > 8 ? 2 : 1;           // of 8 columns
   static constexpr int kColumns = kNarrow ? 1 : 2 * kTiles;  // rows whose logits a lane has
   static constexpr int kKeyGroups = kChannel ? 1 : kDim / kFormat.key.group;
   static constexpr int kValueGroups = kDim / kFormat.value.group;
@@ -54,8 +56,10 @@ struct Tuned {
   static constexpr float kValueK = kValueBits == 2 ? 16.0f : 1.0f;
   static constexpr float kValueKLog = kValueBits == 2 ? 4.0f : 0.0f;
   static constexpr int kRecord = kLayout.bytes;
-  // Bounds registers: narrow forms run as three blocks of four warps on a multiprocessor where sequences are many.
-  static constexpr int kRegisterThreads = kNarrow && kDim <= 128 ? 3 * 4 * kWarp : kTunedWarps * kWarp;
+  // Bounds registers: narrow forms run as three blocks of four warps on a multiprocessor where
+  // sequences are many.
+  static constexpr int kRegisterThreads =
+      kNarrow && kDim <= 128 ? 3 * 4 * kWarp : kTunedWarps * kWarp;
 
   static_assert(block_tokens(kFormat) == kRecordTokens);
   static_assert(kRows * kOutputStride<kDim> * 4 <= 2 * kRecord, "a warp's output fits its ring");
@@ -64,7 +68,8 @@ struct Tuned {
 
   /// Register r (layout.h) of the words of a tile: two codes as fp16 subnormals.
   template <int kBits, int kWords>
-  static __device__ __forceinline__ std::uint32_t codes(const std::uint32_t (&words)[kWords], int r) {
+  static __device__ __forceinline__ std::uint32_t codes(const std::uint32_t (&words)[kWords],
+                                                        int r) {
     constexpr int kPerByte = 8 / kBits;
     constexpr std::uint32_t kMask = ((1u << kBits) - 1u) * 0x00010001u;
     const std::uint32_t word = words[r / (2 * kPerByte)];
@@ -106,9 +111,10 @@ struct Tuned {
   /// Queries as operands, and what turns products into logits.
   struct Queries {
     std::uint32_t fragment[kInt8 ? 1 : kTiles][kChunks][kInt8 ? 2 : 4];
-    float factor[kColumns];               // product → base-2 logit
-    float sum[kKeyGroups][kColumns];      // Σq of the channels of a key group, as a base-2 logit a unit of zero
-    float bias[kColumns];                 // q·centre
+    float factor[kColumns];  // product → base-2 logit
+    float sum[kKeyGroups]
+             [kColumns];   // Σq of the channels of a key group, as a base-2 logit a unit of zero
+    float bias[kColumns];  // q·centre
   };
 
   static constexpr int kWords = (kInt8 ? 2 : 4 * kTiles) * kChunks;  // operand words of a lane
@@ -116,12 +122,13 @@ struct Tuned {
   /// Room in shared memory in which a block makes the operands together.
   struct Workshop {
     std::uint32_t words[kWords][kWarp];
-    float units[kRows];               // q = unit · operand
-    float sums[kRows][kKeyGroups];    // Σq
+    float units[kRows];             // q = unit · operand
+    float sums[kRows][kKeyGroups];  // Σq
   };
 
   /// One word of the operands of lane (g, t): the queries of `chunk` that register r meets.
-  static __device__ __forceinline__ std::uint32_t operand(const float* row, float unit, int g, int t, int chunk, int r) {
+  static __device__ __forceinline__ std::uint32_t operand(const float* row, float unit, int g,
+                                                          int t, int chunk, int r) {
     const float* from = row + 32 * chunk + 8 * t;
     const float inverse = 1.0f / unit;
     if constexpr (kInt8) {  // even columns: high bytes, odd: low bytes; r: upper half of k
@@ -130,7 +137,8 @@ struct Tuned {
       for (int byte = 0; byte < 4; ++byte) {
         const int whole = __float2int_rn(from[4 * (byte % 2) + 2 * r + byte / 2] * inverse);
         const int high = (whole + 128) >> 8;
-        packed |= (static_cast<std::uint32_t>(g % 2 ? whole - 256 * high : high) & 0xffu) << (8 * byte);
+        packed |= (static_cast<std::uint32_t>(g % 2 ? whole - 256 * high : high) & 0xffu)
+                  << (8 * byte);
       }
       return packed;
     } else {  // r: 2·s + (upper half of k)
@@ -140,9 +148,11 @@ struct Tuned {
   }
 
   /// The block's warps make the operands of one lane each together, then every warp takes them all.
-  static __device__ __forceinline__ Queries make_queries(const AttendParams& p, const BlockPlace& at,
-                                                         const QueryTile<kDim>& tile, Workshop& shop, int warp,
-                                                         int warps, int lane) {
+  static __device__ __forceinline__ Queries make_queries(const AttendParams& p,
+                                                         const BlockPlace& at,
+                                                         const QueryTile<kDim>& tile,
+                                                         Workshop& shop, int warp, int warps,
+                                                         int lane) {
     const float scale = p.args.scale * 1.4426950408889634f;
     for (int row = warp; row < kRows; row += warps) {
       float top = 0.0f, sums[kKeyGroups] = {};
@@ -157,12 +167,16 @@ struct Tuned {
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
         if constexpr (!kChannel) {
 #pragma unroll
-          for (int b = 0; b < kKeyGroups; ++b) sums[b] += __shfl_xor_sync(0xffffffffu, sums[b], step);
+          for (int b = 0; b < kKeyGroups; ++b)
+            sums[b] += __shfl_xor_sync(0xffffffffu, sums[b], step);
         }
       }
       if (lane == 0) {
-        // Bytes hold 15 bits and a sign; for halves a power of two, so that they lose nothing that bf16 queries have.
-        shop.units[row] = !(top > 0.0f) ? 1.0f : kInt8 ? top / 32512.0f : exp2f(static_cast<float>(ilogbf(top) - 2));
+        // Bytes hold 15 bits and a sign; for halves a power of two, so that they lose nothing that
+        // bf16 queries have.
+        shop.units[row] = !(top > 0.0f) ? 1.0f
+                          : kInt8       ? top / 32512.0f
+                                        : exp2f(static_cast<float>(ilogbf(top) - 2));
 #pragma unroll
         for (int b = 0; b < kKeyGroups; ++b) shop.sums[row][b] = sums[b] * scale;
       }
@@ -170,17 +184,19 @@ struct Tuned {
     __syncthreads();
     constexpr int kOfChunk = kInt8 ? 2 : 4;
     for (int word = warp; word < kWords; word += warps) {
-      const int n = word / (kOfChunk * kChunks), chunk = word / kOfChunk % kChunks, r = word % kOfChunk;
+      const int n = word / (kOfChunk * kChunks), chunk = word / kOfChunk % kChunks,
+                r = word % kOfChunk;
       const int row = kNarrow ? lane / 8 : lane / 4 + 8 * n;
-      shop.words[word][lane] =
-          operand(tile.rotated + row * kRowStride<kDim>, shop.units[row], lane / 4, lane % 4, chunk, r);
+      shop.words[word][lane] = operand(tile.rotated + row * kRowStride<kDim>, shop.units[row],
+                                       lane / 4, lane % 4, chunk, r);
     }
     __syncthreads();
 
     Queries q;
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {
-      q.fragment[word / (kOfChunk * kChunks)][word / kOfChunk % kChunks][word % kOfChunk] = shop.words[word][lane];
+      q.fragment[word / (kOfChunk * kChunks)][word / kOfChunk % kChunks][word % kOfChunk] =
+          shop.words[word][lane];
     }
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -192,7 +208,8 @@ struct Tuned {
     }
     if (p.args.key_center) {
       for (int row = 0; row < kRows; ++row) {
-        const float bias = center_logit<kDim>(p, at.head, tile.raw + row * kRowStride<kDim>, lane, scale);
+        const float bias =
+            center_logit<kDim>(p, at.head, tile.raw + row * kRowStride<kDim>, lane, scale);
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) {
           if (row == lane_row(lane % 4, i)) q.bias[i] = bias;
@@ -203,20 +220,22 @@ struct Tuned {
   }
 
   /// Row of the tile that column i of a lane's logits belongs to.
-  static __device__ __forceinline__ int lane_row(int t, int i) { return kNarrow ? t : i / 2 * 8 + 2 * t + i % 2; }
+  static __device__ __forceinline__ int lane_row(int t, int i) {
+    return kNarrow ? t : i / 2 * 8 + 2 * t + i % 2;
+  }
 
   using Logits = float[4][2][kColumns];  // of tile, half (token g, token g + 8), column
 
-  static __device__ __forceinline__ void token_key_logits(const unsigned char* record, const Queries& q, int lane,
-                                                          Logits& x) {
+  static __device__ __forceinline__ void token_key_logits(const unsigned char* record,
+                                                          const Queries& q, int lane, Logits& x) {
     const int g = lane / 4;
     constexpr int kChunksOfGroup = kChunks / kKeyGroups;
     const TokenNumbers scales(record + kLayout.key_scale, kKeyGroups == 1 ? g : 0);
     const TokenNumbers zeros(record + kLayout.key_zero, kKeyGroups == 1 ? g : 0);
     const auto number = [&](const TokenNumbers& one_group, int section, int b, int tile, int half) {
       if constexpr (kKeyGroups == 1) return one_group.get(tile, half);
-      return __half2float(
-          *reinterpret_cast<const __half*>(record + section + 2 * (b * kRecordTokens + tile * kTile + g + 8 * half)));
+      return __half2float(*reinterpret_cast<const __half*>(
+          record + section + 2 * (b * kRecordTokens + tile * kTile + g + 8 * half)));
     };
 #pragma unroll
     for (int tile = 0; tile < 4; ++tile) {
@@ -226,8 +245,8 @@ struct Tuned {
       for (int b = 0; b < kKeyGroups; ++b) {
         float products[2][kColumns];
         if constexpr (kInt8) {
-          // Lower halves of k apart from upper ones: those are 16 times too large, and taking that out of sums spares
-          // the shift that would take it out of codes.
+          // Lower halves of k apart from upper ones: those are 16 times too large, and taking that
+          // out of sums spares the shift that would take it out of codes.
           int low[4] = {}, high[4] = {};
           static_assert(kChunksOfGroup == 1 || kChunksOfGroup % 2 == 0);
 #pragma unroll
@@ -237,14 +256,15 @@ struct Tuned {
             const std::uint32_t first = words[chunk], second = pair ? words[chunk + pair] : 0;
             const auto& q0 = q.fragment[0][chunk];
             const auto& q1 = q.fragment[0][pair ? chunk + pair : chunk];
-            mma_u8s8(low, first & 0x03030303u, first & 0x0c0c0c0cu, second & 0x03030303u, second & 0x0c0c0c0cu, q0[0],
-                     q1[0]);
-            mma_u8s8(high, first & 0x30303030u, first & 0xc0c0c0c0u, second & 0x30303030u, second & 0xc0c0c0c0u, q0[1],
-                     q1[1]);
+            mma_u8s8(low, first & 0x03030303u, first & 0x0c0c0c0cu, second & 0x03030303u,
+                     second & 0x0c0c0c0cu, q0[0], q1[0]);
+            mma_u8s8(high, first & 0x30303030u, first & 0xc0c0c0c0u, second & 0x30303030u,
+                     second & 0xc0c0c0c0u, q0[1], q1[1]);
           }
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int upper = 16 * low[2 * half] + high[2 * half], lower = 16 * low[2 * half + 1] + high[2 * half + 1];
+            const int upper = 16 * low[2 * half] + high[2 * half],
+                      lower = 16 * low[2 * half + 1] + high[2 * half + 1];
             products[half][0] = __int2float_rn(256 * upper + lower);
           }
         } else {
@@ -257,8 +277,9 @@ struct Tuned {
 #pragma unroll
               for (int s = 0; s < 2; ++s) {
                 const int r = 8 * chunk + 4 * s;
-                mma_f16(c, codes<kKeyBits>(words, r), codes<kKeyBits>(words, r + 1), codes<kKeyBits>(words, r + 2),
-                        codes<kKeyBits>(words, r + 3), q.fragment[n][chunk][2 * s], q.fragment[n][chunk][2 * s + 1]);
+                mma_f16(c, codes<kKeyBits>(words, r), codes<kKeyBits>(words, r + 1),
+                        codes<kKeyBits>(words, r + 2), codes<kKeyBits>(words, r + 3),
+                        q.fragment[n][chunk][2 * s], q.fragment[n][chunk][2 * s + 1]);
               }
             }
 #pragma unroll
@@ -283,8 +304,8 @@ struct Tuned {
     }
   }
 
-  static __device__ __forceinline__ void channel_key_logits(const unsigned char* record, const Queries& q, int lane,
-                                                            Logits& x) {
+  static __device__ __forceinline__ void channel_key_logits(const unsigned char* record,
+                                                            const Queries& q, int lane, Logits& x) {
     const int t = lane % 4;
     constexpr int kTilesOfGroup = kChannel ? kFormat.key.group / kTile : 1;
 #pragma unroll
@@ -303,13 +324,15 @@ struct Tuned {
           for (int r = 0; r < 4; ++r) {
             scaled[n][c][r] = bits(__hmul2(half2_of(q.fragment[n][c][r]), half2_of(scales[r])));
           }
-          // Zeros as the A operand just as they were loaded: its rows g see the lower halves of k, its rows g + 8
-          // the upper ones. Two products with the matching queries leave q·z in the first and last two sums; with
-          // both kinds of queries side by side in even and odd columns one does.
+          // Zeros as the A operand just as they were loaded: its rows g see the lower halves of k,
+          // its rows g + 8 the upper ones. Two products with the matching queries leave q·z in the
+          // first and last two sums; with both kinds of queries side by side in even and odd
+          // columns one does.
           const auto& with = kOffset ? scaled[n][c] : q.fragment[n][c];
           if constexpr (kNarrow) {
             const bool odd = lane & 4;
-            mma_f16(zero_low[n], z.x, z.y, z.z, z.w, odd ? with[1] : with[0], odd ? with[3] : with[2]);
+            mma_f16(zero_low[n], z.x, z.y, z.z, z.w, odd ? with[1] : with[0],
+                    odd ? with[3] : with[2]);
           } else {
             mma_f16(zero_low[n], z.x, z.y, z.z, z.w, with[0], with[2]);
             mma_f16(zero_high[n], z.x, z.y, z.z, z.w, with[1], with[3]);
@@ -335,8 +358,9 @@ struct Tuned {
 #pragma unroll
             for (int s = 0; s < 2; ++s) {
               const int r = 8 * chunk + 4 * s;
-              mma_f16(c, codes<kKeyBits>(words, r), codes<kKeyBits>(words, r + 1), codes<kKeyBits>(words, r + 2),
-                      codes<kKeyBits>(words, r + 3), scaled[n][chunk][2 * s], scaled[n][chunk][2 * s + 1]);
+              mma_f16(c, codes<kKeyBits>(words, r), codes<kKeyBits>(words, r + 1),
+                      codes<kKeyBits>(words, r + 2), codes<kKeyBits>(words, r + 3),
+                      scaled[n][chunk][2 * s], scaled[n][chunk][2 * s + 1]);
             }
           }
 #pragma unroll
@@ -351,7 +375,8 @@ struct Tuned {
     }
   }
 
-  static __device__ __forceinline__ void apply_norms(const unsigned char* record, bool inverse, int lane, Logits& x) {
+  static __device__ __forceinline__ void apply_norms(const unsigned char* record, bool inverse,
+                                                     int lane, Logits& x) {
     if constexpr (kFormat.norm == Norm::none) return;
     const int g = lane / 4;
     float norms[8];
@@ -364,7 +389,8 @@ struct Tuned {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float4 four = from[i];
-        norms[4 * i] = four.x, norms[4 * i + 1] = four.y, norms[4 * i + 2] = four.z, norms[4 * i + 3] = four.w;
+        norms[4 * i] = four.x, norms[4 * i + 1] = four.y, norms[4 * i + 2] = four.z,
+                  norms[4 * i + 3] = four.w;
       }
     }
     if (inverse) {
@@ -377,11 +403,12 @@ struct Tuned {
       for (int column = 0; column < kColumns; ++column) x[i / 2][i % 2][column] *= norms[i];
   }
 
-  /// A warp's running state. Outputs and sums of the upper half of k are too small by kValueK; so are sums[1].
+  /// A warp's running state. Outputs and sums of the upper half of k are too small by kValueK; so
+  /// are sums[1].
   struct State {
     float output[kMTiles][kTiles][4];
-    float zero[kTiles][4];           // several value groups: Σ P·z, rows are groups
-    float zeros[2][kColumns];        // one value group: Σ P·z of the lane's tokens, by half
+    float zero[kTiles][4];     // several value groups: Σ P·z, rows are groups
+    float zeros[2][kColumns];  // one value group: Σ P·z of the lane's tokens, by half
     float sums[2][kColumns];
     float reference[kColumns];
 
@@ -403,10 +430,12 @@ struct Tuned {
   };
 
   /// Moves the references of rows with a logit beyond them. Rare.
-  static __device__ __forceinline__ void move_references(State& state, const Logits& x, float value_scale) {
+  static __device__ __forceinline__ void move_references(State& state, const Logits& x,
+                                                         float value_scale) {
     float largest = value_scale;
 #pragma unroll
-    for (int step = 1; step < kWarp; step *= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
+    for (int step = 1; step < kWarp; step *= 2)
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, step));
     const float extra = largest > kLargeScale ? log2f(largest / kLargeScale) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -433,8 +462,9 @@ struct Tuned {
     }
   }
 
-  static __device__ __forceinline__ void add_values(const unsigned char* record, const Logits& x, int lane,
-                                                    State& state, const TokenNumbers& scales) {
+  static __device__ __forceinline__ void add_values(const unsigned char* record, const Logits& x,
+                                                    int lane, State& state,
+                                                    const TokenNumbers& scales) {
     const int g = lane / 4, t = lane % 4;
     const TokenNumbers zeros(record + kLayout.value_zero, kValueGroups == 1 ? g : 0);
 #pragma unroll
@@ -449,7 +479,8 @@ struct Tuned {
           state.sums[half][i] += weights[half][i];
           if constexpr (kValueGroups == 1) {
             const float z = zeros.get(tile, half);
-            const float weight = kOffset ? weights[half][i] * scales.get(tile, half) : weights[half][i];
+            const float weight =
+                kOffset ? weights[half][i] * scales.get(tile, half) : weights[half][i];
             state.zeros[half][i] = fmaf(weight, z, state.zeros[half][i]);
           }
         }
@@ -457,7 +488,8 @@ struct Tuned {
       if constexpr (kNarrow) {
         __half2 pair = __floats2half2_rn(weights[0][0], weights[1][0]);
         if constexpr (kValueGroups == 1) pair = __hmul2(pair, half2_of(scales.pairs[tile]));
-        low[0] = transpose_8x8(bits(pair));  // head t in column 2t; what odd columns hold is never read
+        low[0] =
+            transpose_8x8(bits(pair));  // head t in column 2t; what odd columns hold is never read
         high[0] = __shfl_xor_sync(0xffffffffu, low[0], 4);
       } else {
 #pragma unroll
@@ -477,13 +509,15 @@ struct Tuned {
       std::uint32_t zero_low = 0, zero_high = 0;
       if constexpr (kValueGroups > 1) {
         if (g < kValueGroups) {
-          const unsigned char* from = record + kLayout.value_zero + 2 * (g * kRecordTokens + tile * kTile + 2 * t);
+          const unsigned char* from =
+              record + kLayout.value_zero + 2 * (g * kRecordTokens + tile * kTile + 2 * t);
           zero_low = *reinterpret_cast<const std::uint32_t*>(from);
           zero_high = *reinterpret_cast<const std::uint32_t*>(from + 16);
         }
         if constexpr (!kOffset) {
 #pragma unroll
-          for (int n = 0; n < kTiles; ++n) mma_f16(state.zero[n], zero_low, 0, 0, zero_high, low[n], high[n]);
+          for (int n = 0; n < kTiles; ++n)
+            mma_f16(state.zero[n], zero_low, 0, 0, zero_high, low[n], high[n]);
         }
       }
 #pragma unroll
@@ -491,33 +525,41 @@ struct Tuned {
         std::uint32_t low_scaled[kTiles], high_scaled[kTiles];
         std::uint32_t s_low = 0, s_high = 0;
         if constexpr (kValueGroups > 1) {
-          const unsigned char* from = record + kLayout.value_scale + 2 * (b * kRecordTokens + tile * kTile + 2 * t);
+          const unsigned char* from =
+              record + kLayout.value_scale + 2 * (b * kRecordTokens + tile * kTile + 2 * t);
           s_low = *reinterpret_cast<const std::uint32_t*>(from);
           s_high = *reinterpret_cast<const std::uint32_t*>(from + 16);
         }
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          low_scaled[n] = kValueGroups > 1 ? bits(__hmul2(half2_of(low[n]), half2_of(s_low))) : low[n];
-          high_scaled[n] = kValueGroups > 1 ? bits(__hmul2(half2_of(high[n]), half2_of(s_high))) : high[n];
+          low_scaled[n] =
+              kValueGroups > 1 ? bits(__hmul2(half2_of(low[n]), half2_of(s_low))) : low[n];
+          high_scaled[n] =
+              kValueGroups > 1 ? bits(__hmul2(half2_of(high[n]), half2_of(s_high))) : high[n];
           if constexpr (kValueGroups > 1 && kOffset) {
-            mma_f16(state.zero[n], g == b ? zero_low : 0, 0, 0, g == b ? zero_high : 0, low_scaled[n], high_scaled[n]);
+            mma_f16(state.zero[n], g == b ? zero_low : 0, 0, 0, g == b ? zero_high : 0,
+                    low_scaled[n], high_scaled[n]);
           }
         }
 #pragma unroll
         for (int i = 0; i < kMTiles / kValueGroups; ++i) {
           const int m = b * (kMTiles / kValueGroups) + i;
-          const std::uint32_t a0 = codes<kValueBits>(words, 4 * m), a1 = codes<kValueBits>(words, 4 * m + 1);
-          const std::uint32_t a2 = codes<kValueBits>(words, 4 * m + 2), a3 = codes<kValueBits>(words, 4 * m + 3);
+          const std::uint32_t a0 = codes<kValueBits>(words, 4 * m),
+                              a1 = codes<kValueBits>(words, 4 * m + 1);
+          const std::uint32_t a2 = codes<kValueBits>(words, 4 * m + 2),
+                              a3 = codes<kValueBits>(words, 4 * m + 3);
 #pragma unroll
-          for (int n = 0; n < kTiles; ++n) mma_f16(state.output[m][n], a0, a1, a2, a3, low_scaled[n], high_scaled[n]);
+          for (int n = 0; n < kTiles; ++n)
+            mma_f16(state.output[m][n], a0, a1, a2, a3, low_scaled[n], high_scaled[n]);
         }
       }
     }
   }
 
-  /// Largest value scale among those that this lane looks at; together the lanes see all of the record.
-  static __device__ __forceinline__ float value_scale_bound(const unsigned char* record, const TokenNumbers& scales,
-                                                            int lane) {
+  /// Largest value scale among those that this lane looks at; together the lanes see all of the
+  /// record.
+  static __device__ __forceinline__ float value_scale_bound(const unsigned char* record,
+                                                            const TokenNumbers& scales, int lane) {
     __half2 top;
     if constexpr (kValueGroups == 1) {
       top = __hmax2(__hmax2(half2_of(scales.pairs[0]), half2_of(scales.pairs[1])),
@@ -527,16 +569,19 @@ struct Tuned {
       top = __float2half2_rn(0.0f);
 #pragma unroll
       for (int first = 0; first < kBytes; first += 512) {
-        const uint4 x = *reinterpret_cast<const uint4*>(record + kLayout.value_scale + (first + lane * 16) % kBytes);
-        top = __hmax2(top, __hmax2(__hmax2(half2_of(x.x), half2_of(x.y)), __hmax2(half2_of(x.z), half2_of(x.w))));
+        const uint4 x = *reinterpret_cast<const uint4*>(record + kLayout.value_scale +
+                                                        (first + lane * 16) % kBytes);
+        top = __hmax2(top, __hmax2(__hmax2(half2_of(x.x), half2_of(x.y)),
+                                   __hmax2(half2_of(x.z), half2_of(x.w))));
       }
     }
     return fmaxf(__low2float(top), __high2float(top));
   }
 
   /// One record. `limits`: of each column, tokens of the record that it may see.
-  static __device__ __forceinline__ void add_record(const unsigned char* record, const Queries& q, bool inverse_norm,
-                                                    bool masked, const int (&limits)[kColumns], int lane,
+  static __device__ __forceinline__ void add_record(const unsigned char* record, const Queries& q,
+                                                    bool inverse_norm, bool masked,
+                                                    const int (&limits)[kColumns], int lane,
                                                     State& state) {
     Logits x;
     if constexpr (kChannel) {
@@ -570,8 +615,8 @@ struct Tuned {
   }
 
   /// The warp's part, unscaled, for the merge.
-  static __device__ __forceinline__ void hand_over(const State& state, const Queries& q, const MergeSpace& space,
-                                                   int warp, int lane) {
+  static __device__ __forceinline__ void hand_over(const State& state, const Queries& q,
+                                                   const MergeSpace& space, int warp, int lane) {
     const int g = lane / 4, t = lane % 4;
     float* output = space.outputs + warp * space.stride;
     constexpr float kSign = kOffset ? -1.0f : 1.0f;
@@ -580,7 +625,8 @@ struct Tuned {
       const int row = lane_row(t, i), n = i / 2, column = i % 2;
       const float sum = sum_over_rows(state.sums[0][i] + kValueK * state.sums[1][i]);
       float zero = 0.0f;
-      if constexpr (kValueGroups == 1) zero = sum_over_rows(state.zeros[0][i] + kValueK * state.zeros[1][i]);
+      if constexpr (kValueGroups == 1)
+        zero = sum_over_rows(state.zeros[0][i] + kValueK * state.zeros[1][i]);
       const float group_zero = state.zero[n][column] + kValueK * state.zero[n][2 + column];
       if (g == 0) {
         space.maxima[warp * kRows + row] = state.reference[i] + q.bias[i];
@@ -591,7 +637,8 @@ struct Tuned {
         if constexpr (kValueGroups > 1) {
           zero = __shfl_sync(0xffffffffu, group_zero, m / (kMTiles / kValueGroups) * 4 + t);
         }
-        output[row * kOutputStride<kDim> + 16 * m + g] = fmaf(state.output[m][n][column], 16777216.0f, kSign * zero);
+        output[row * kOutputStride<kDim> + 16 * m + g] =
+            fmaf(state.output[m][n][column], 16777216.0f, kSign * zero);
         output[row * kOutputStride<kDim> + 16 * m + 8 + g] =
             fmaf(state.output[m][n][2 + column], 16777216.0f / kValueRow, kSign * zero);
       }
@@ -600,7 +647,8 @@ struct Tuned {
 };
 
 template <int kIndex>
-__global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tuned(const __grid_constant__ AttendParams p) {
+__global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
+    attend_tuned(const __grid_constant__ AttendParams p) {
   using T = Tuned<kIndex>;
   constexpr int kDim = T::kDim, kRows = T::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -608,14 +656,15 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
   __shared__ float maxima[kTunedWarps * kRows], sums[kTunedWarps * kRows];
   __shared__ typename T::Workshop shop;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
   constexpr int kRing = kStages * T::kRecord;
   auto* query_memory = reinterpret_cast<float*>(memory + warps * kRing);
   const MergeSpace space{reinterpret_cast<float*>(memory), kRing / 4, maxima, sums, query_memory};
   const bool is_window = static_cast<int>(blockIdx.x) == p.splits;
 
-  // Three trips to memory that do not wait for each other: length, page numbers where they can be told without it,
-  // queries.
+  // Three trips to memory that do not wait for each other: length, page numbers where they can be
+  // told without it, queries.
   BlockPlace at = block_coordinates(p);
   const int tokens = p.cache.tokens[at.sequence];
   const std::int32_t* table = p.cache.block_table + at.sequence * p.cache.table_stride;
@@ -631,7 +680,8 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
   fill_in_lengths(p, tokens, at);
 
   if (is_window) {
-    window_part<kDim, kRows>(p, at, rotate_queries<kDim>(p, at, query_memory, kRows), space, warp, warps);
+    window_part<kDim, kRows>(p, at, rotate_queries<kDim>(p, at, query_memory, kRows), space, warp,
+                             warps);
   } else {
     const int history = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
     int end = (history + kRecordTokens - 1) / kRecordTokens;
@@ -673,8 +723,8 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1) attend_tun
           limits[i] = min(history, row_limit(p, at, row) - at.begin) - record * kRecordTokens;
         }
       }
-      T::add_record(records + turn % kStages * T::kRecord, queries, p.cache.format.norm_inverse, masked, limits, lane,
-                    state);
+      T::add_record(records + turn % kStages * T::kRecord, queries, p.cache.format.norm_inverse,
+                    masked, limits, lane, state);
       __syncwarp();
       ring.ask(turn, source(record + kStages * step, next_page));
       const int later = record + (kStages + 1) * step;
@@ -690,14 +740,16 @@ template <int kIndex>
 void launch_tuned(const AttendParams& p, int warps, Stream stream) {
   using T = Tuned<kIndex>;
   static const bool raised = [] {
-    KVLAB_CUDA(
-        cudaFuncSetAttribute(attend_tuned<kIndex>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes));
+    KVLAB_CUDA(cudaFuncSetAttribute(attend_tuned<kIndex>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes));
     return true;
   }();
   static_cast<void>(raised);
   const bool rotates = p.args.key_rotation.kind != Rotation::Kind::none;
-  const int bytes = warps * kStages * T::kRecord + (rotates ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
-  const dim3 grid(static_cast<unsigned>(p.splits + p.window), static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
+  const int bytes =
+      warps * kStages * T::kRecord + (rotates ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
+  const dim3 grid(static_cast<unsigned>(p.splits + p.window),
+                  static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
                   static_cast<unsigned>(p.cache.batch));
   attend_tuned<kIndex>
       <<<grid, static_cast<unsigned>(warps * kWarp), static_cast<std::size_t>(bytes), stream>>>(p);

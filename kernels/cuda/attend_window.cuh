@@ -4,11 +4,12 @@
 #include "mma.cuh"
 #include "packed_number.cuh"
 
-/// Attention over the tokens that are held in 16 bits: sink and recent window. One block does them all, in the space
-/// of the captured tensors, and joins the merge as one more part.
+/// Attention over the tokens that are held in 16 bits: sink and recent window. One block does them
+/// all, in the space of the captured tensors, and joins the merge as one more part.
 namespace kvlab::kernels::cuda {
 
-/// Running state of a warp: O of rows (2t, 2t + 1) + 8n and channels 16m + g (+8), base-2 maximum and sum a row.
+/// Running state of a warp: O of rows (2t, 2t + 1) + 8n and channels 16m + g (+8), base-2 maximum
+/// and sum a row.
 template <int kDim, int kTiles>
 struct WarpState {
   float output[kDim / 16][kTiles][4];
@@ -43,28 +44,36 @@ __device__ __forceinline__ float sum_over_rows(float x) {
 }
 
 /// Row of a token in a 16-bit window.
-__device__ __forceinline__ const std::uint16_t* window_row(const CacheView& cache, const std::uint16_t* sink,
-                                                           const std::uint16_t* recent, const BlockPlace& at,
-                                                           int token, int dim) {
+__device__ __forceinline__ const std::uint16_t* window_row(const CacheView& cache,
+                                                           const std::uint16_t* sink,
+                                                           const std::uint16_t* recent,
+                                                           const BlockPlace& at, int token,
+                                                           int dim) {
   if (token < at.begin) {
-    return sink + at.sequence * cache.sink_stride + (static_cast<std::int64_t>(at.head) * cache.sink_capacity + token) * dim;
+    return sink + at.sequence * cache.sink_stride +
+           (static_cast<std::int64_t>(at.head) * cache.sink_capacity + token) * dim;
   }
   return recent + at.sequence * cache.recent_stride +
-         (static_cast<std::int64_t>(at.head) * cache.recent_capacity + token % cache.recent_capacity) * dim;
+         (static_cast<std::int64_t>(at.head) * cache.recent_capacity +
+          token % cache.recent_capacity) *
+             dim;
 }
 
-/// Logit part q·k̂ of a token whose key is packed although its value is not (flush rule kivi), by a whole warp.
+/// Logit part q·k̂ of a token whose key is packed although its value is not (flush rule kivi), by a
+/// whole warp.
 template <int kDim>
-__device__ float packed_key_logit(const AttendParams& p, const BlockPlace& at, const float* query_row, int token,
-                                  int lane) {
+__device__ float packed_key_logit(const AttendParams& p, const BlockPlace& at,
+                                  const float* query_row, int token, int lane) {
   const CacheView& cache = p.cache;
   const Layout layout = layout_of(cache.format);
   const int per_block = block_tokens(cache.format), index = token - at.begin;
-  const std::uint8_t* block = block_at(cache, layout.bytes, at.sequence, at.head, index / per_block);
+  const std::uint8_t* block =
+      block_at(cache, layout.bytes, at.sequence, at.head, index / per_block);
   const Grid grid = decoding_grid(cache.format.key, cache.key_levels);
   float sum = 0.0f;
   for (int channel = lane; channel < kDim; channel += kWarp) {
-    sum = fmaf(query_row[channel], key_at(cache, layout, grid, block, index % per_block, channel), sum);
+    sum = fmaf(query_row[channel], key_at(cache, layout, grid, block, index % per_block, channel),
+               sum);
   }
 #pragma unroll
   for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
@@ -72,8 +81,9 @@ __device__ float packed_key_logit(const AttendParams& p, const BlockPlace& at, c
 }
 
 template <int kDim, int kRows, bool kBf16>
-__device__ void window_tiles(const AttendParams& p, const BlockPlace& at, const QueryTile<kDim>& queries,
-                             const MergeSpace& space, int warp, int warps) {
+__device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
+                             const QueryTile<kDim>& queries, const MergeSpace& space, int warp,
+                             int warps) {
   constexpr int kTiles = kRows > 8 ? 2 : 1;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   const CacheView& cache = p.cache;
@@ -107,7 +117,8 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at, const 
         const int row = g + 8 * n;
         float q[8];
 #pragma unroll
-        for (int e = 0; e < 8; ++e) q[e] = row < kRows ? queries.raw[row * kRowStride<kDim> + chunk * 32 + t * 8 + e] : 0.0f;
+        for (int e = 0; e < 8; ++e)
+          q[e] = row < kRows ? queries.raw[row * kRowStride<kDim> + chunk * 32 + t * 8 + e] : 0.0f;
         const SplitPair<kBf16> q0(q[0], q[1]), q1(q[2], q[3]), q2(q[4], q[5]), q3(q[6], q[7]);
         mma_16<kBf16>(logits[n], a.x, b.x, a.y, b.y, q0.high, q1.high);
         mma_16<kBf16>(logits[n], a.z, b.z, a.w, b.w, q2.high, q3.high);
@@ -130,7 +141,9 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at, const 
         if (its_token >= at.ends.key) break;
         for (int row = 0; row < kRows; ++row) {
           const float logit =
-              packed_key_logit<kDim>(p, at, queries.rotated + row * kRowStride<kDim>, its_token, lane) * scale +
+              packed_key_logit<kDim>(p, at, queries.rotated + row * kRowStride<kDim>, its_token,
+                                     lane) *
+                  scale +
               center_logit<kDim>(p, at.head, queries.raw + row * kRowStride<kDim>, lane, scale);
           if (g == i % 8 && t == row % 8 / 2) {
 #pragma unroll
@@ -185,7 +198,8 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at, const 
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const std::uint16_t* row = i < 2 ? values[0] : values[1];
-        a[i] = transpose_8x8(*reinterpret_cast<const std::uint32_t*>(row + 16 * m + 8 * (i % 2) + 2 * t));
+        a[i] = transpose_8x8(
+            *reinterpret_cast<const std::uint32_t*>(row + 16 * m + 8 * (i % 2) + 2 * t));
       }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
@@ -216,11 +230,12 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at, const 
   }
 }
 
-/// The part of sink and recent window, by all warps of a block, into `space`. Out of line: the code of the history stays
-/// short, which launches of a few microseconds feel.
+/// The part of sink and recent window, by all warps of a block, into `space`. Out of line: the code
+/// of the history stays short, which launches of a few microseconds feel.
 template <int kDim, int kRows>
-__device__ __noinline__ void window_part(const AttendParams& p, const BlockPlace& at, const QueryTile<kDim>& queries,
-                            const MergeSpace& space, int warp, int warps) {
+__device__ __noinline__ void window_part(const AttendParams& p, const BlockPlace& at,
+                                         const QueryTile<kDim>& queries, const MergeSpace& space,
+                                         int warp, int warps) {
   if (p.cache.format.window == Type::bf16) {
     window_tiles<kDim, kRows, true>(p, at, queries, space, warp, warps);
   } else {

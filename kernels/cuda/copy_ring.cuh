@@ -2,8 +2,9 @@
 
 #include <cstdint>
 
-/// Copies from global to shared memory that run beside the arithmetic: a private ring of two records a warp, so that
-/// the main loop needs no barrier of the block. (Three and four records were no faster.)
+/// Copies from global to shared memory that run beside the arithmetic: a private ring of two
+/// records a warp, so that the main loop needs no barrier of the block. (Three and four records
+/// were no faster.)
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kStages = 2;
@@ -17,8 +18,12 @@ template <int kBytes>
 class CopyRing {
  public:
   /// memory: kStages · kBytes of this warp's own, 128-byte aligned. barriers: kStages of its own.
-  __device__ __forceinline__ CopyRing(unsigned char* memory, std::uint64_t* barriers, bool bulk, int lane)
-      : memory_(shared_address(memory)), barriers_(shared_address(barriers)), bulk_(bulk), lane_(lane) {
+  __device__ __forceinline__ CopyRing(unsigned char* memory, std::uint64_t* barriers, bool bulk,
+                                      int lane)
+      : memory_(shared_address(memory)),
+        barriers_(shared_address(barriers)),
+        bulk_(bulk),
+        lane_(lane) {
 #if __CUDA_ARCH__ >= 900
     if (bulk_ && lane_ == 0) {
       asm volatile(
@@ -35,7 +40,8 @@ class CopyRing {
     __syncwarp();
   }
 
-  /// Asks for record number `turn` (null: none). Number turn − kStages must have been read by all lanes.
+  /// Asks for record number `turn` (null: none). Number turn − kStages must have been read by all
+  /// lanes.
   __device__ __forceinline__ void ask(int turn, const std::uint8_t* from) const {
     const std::uint32_t to = memory_ + turn % kStages * kBytes;
 #if __CUDA_ARCH__ >= 900
@@ -44,7 +50,8 @@ class CopyRing {
         const std::uint32_t barrier = barriers_ + turn % kStages * 8;
         asm volatile(
             "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+            "[%3];" ::"r"(to),
             "l"(from), "n"(kBytes), "r"(barrier)
             : "memory");
       }
@@ -53,7 +60,8 @@ class CopyRing {
 #endif
     if (from) {
       for (int at = lane_ * 16; at < kBytes; at += 32 * 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at)
+                     : "memory");
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");  // also an empty one: wait counts groups

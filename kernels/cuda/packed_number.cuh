@@ -21,9 +21,10 @@ __device__ __forceinline__ Grid decoding_grid(const SideFormat& side, const floa
 }
 
 /// Decoded number of a side, before norm and rotation are undone.
-__device__ __forceinline__ float value_at(const Format& format, const SideFormat& side, const Grid& grid,
-                                          const std::uint8_t* codes, const std::uint8_t* scales,
-                                          const std::uint8_t* zeros, Place place, int token, int channel) {
+__device__ __forceinline__ float value_at(const Format& format, const SideFormat& side,
+                                          const Grid& grid, const std::uint8_t* codes,
+                                          const std::uint8_t* scales, const std::uint8_t* zeros,
+                                          Place place, int token, int channel) {
   const int index = param_index(format, side, token, channel);
   GroupParams params;
   params.scale = load_number(scales, index, side.params);
@@ -38,15 +39,18 @@ __device__ __forceinline__ float key_at(const CacheView& cache, const Layout& at
                   key_place(f.dim, f.key.bits, token, channel), token, channel);
 }
 
-__device__ __forceinline__ float value_at(const CacheView& cache, const Layout& at, const Grid& grid,
-                                          const std::uint8_t* block, int token, int channel) {
+__device__ __forceinline__ float value_at(const CacheView& cache, const Layout& at,
+                                          const Grid& grid, const std::uint8_t* block, int token,
+                                          int channel) {
   const Format& f = cache.format;
-  return value_at(f, f.value, grid, block + at.value_codes, block + at.value_scale, block + at.value_zero,
-                  value_place(f.dim, f.value.bits, token, channel), token, channel);
+  return value_at(f, f.value, grid, block + at.value_codes, block + at.value_scale,
+                  block + at.value_zero, value_place(f.dim, f.value.bits, token, channel), token,
+                  channel);
 }
 
 /// What a decoded key is multiplied by.
-__device__ __forceinline__ float norm_at(const Format& f, const Layout& at, const std::uint8_t* block, int token) {
+__device__ __forceinline__ float norm_at(const Format& f, const Layout& at,
+                                         const std::uint8_t* block, int token) {
   if (f.norm == Norm::none) return 1.0f;
   const float norm = load_number(block + at.norm, norm_index(token), f.norm_type);
   return f.norm_inverse ? 1.0f / norm : norm;
