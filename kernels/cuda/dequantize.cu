@@ -3,24 +3,13 @@
 #include "check.h"
 #include "encode_job.cuh"
 #include "kvlab/kernels/cuda.h"
+#include "packed_number.cuh"
 #include "warp_row.cuh"
 
 namespace kvlab::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-
-/// The grid that decodes a side; codebook levels are the cache's.
-__device__ Grid decoding_grid(const CacheView& cache, Side side) {
-  const SideFormat& format = side == Side::key ? cache.format.key : cache.format.value;
-  Grid grid;
-  grid.bits = format.bits;
-  grid.zero = format.zero;
-  grid.params = format.params;
-  for (int i = 0; i < 4; ++i)
-    grid.levels[i] = side == Side::key ? cache.key_levels[i] : cache.value_levels[i];
-  return grid;
-}
 
 /// One token as its codes say.
 template <int N>
@@ -29,18 +18,14 @@ __device__ void decode_row(const CacheView& cache, Side side, const std::uint8_t
   const Format& format = cache.format;
   const SideFormat& stored = side == Side::key ? format.key : format.value;
   const Sections at = sections_of(layout_of(format), side);
-  const Grid grid = decoding_grid(cache, side);
-  const unsigned mask = (1u << stored.bits) - 1u;
+  const Grid grid =
+      decoding_grid(stored, side == Side::key ? cache.key_levels : cache.value_levels);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const int channel = 32 * i + lane;
     const Place place = code_place<32 * N>(side, stored.bits, token, channel);
-    const auto word = *reinterpret_cast<const std::uint32_t*>(block + at.codes + place.byte);
-    const int index = param_index(format, stored, token, channel);
-    GroupParams params;
-    params.scale = load_number(block + at.scale, index, stored.params);
-    if (stores_zero(stored)) params.zero = load_number(block + at.zero, index, stored.params);
-    x[i] = value_of(grid, params, static_cast<int>(word >> place.bit & mask));
+    x[i] = value_at(format, stored, grid, block + at.codes, block + at.scale, block + at.zero,
+                    place, token, channel);
   }
 }
 
@@ -50,7 +35,8 @@ __device__ void undo(const CacheView& cache, const SideEncode& spec, Side side, 
                      const std::uint8_t* block, int token, int lane, float (&x)[N]) {
   const Format& format = cache.format;
   if (side == Side::key && format.norm != Norm::none) {
-    const float norm = load_number(block + layout_of(format).norm, token, format.norm_type);
+    const float norm =
+        load_number(block + layout_of(format).norm, norm_index(token), format.norm_type);
 #pragma unroll
     for (int i = 0; i < N; ++i)
       x[i] = format.norm_inverse ? divide(x[i], norm) : multiply(x[i], norm);

@@ -115,7 +115,7 @@ __device__ void transform_row(const Job& job, const Scratch& scratch, std::uint8
   if (!measures_first(spec)) scale = measured();
   if (!spec.scale_first) divide_row(format, scale, x);
   if (lane == 0)
-    store_number(block + job.at.norm, index - job.block_begin, format.norm_type, scale);
+    store_number(block + job.at.norm, norm_index(index - job.block_begin), format.norm_type, scale);
 }
 
 template <int N>

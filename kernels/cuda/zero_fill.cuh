@@ -17,20 +17,17 @@ __device__ inline void zero_bytes(std::uint8_t* block, int from, int to) {
 /// Zeroes the parameters of tokens [from, to) of a block, both multiples of the groups of tokens.
 __device__ inline void zero_params(const Job& job, std::uint8_t* block, int from, int to) {
   const Format& format = job.cache.format;
-  const Sections at = sections_of(job.at, job.side);
-  const int size = size_of(job.format.params);
-  for (int group = 0; group < channel_groups(format, job.format); ++group) {
-    const int channel = job.format.axis == Axis::token ? group * job.format.group : 0;
-    const int first = param_index(format, job.format, from, channel) * size;
-    const int last = job.format.axis == Axis::token
-                         ? first + (to - from) * size
-                         : param_index(format, job.format, to, channel) * size;
-    zero_bytes(block, at.scale + first, at.scale + last);
-    if (stores_zero(job.format)) zero_bytes(block, at.zero + first, at.zero + last);
+  const bool by_token = job.format.axis == Axis::token;
+  const int rows = by_token ? to - from : (to - from) / job.format.group;
+  const int columns = by_token ? channel_groups(format, job.format) : format.dim;
+  for (int i = threadIdx.x; i < rows * columns; i += blockDim.x) {
+    const int token = from + i / columns * (by_token ? 1 : job.format.group);
+    const int channel = i % columns * (by_token ? job.format.group : 1);
+    store_params(job, block, token, channel, {0.0f, 0.0f, false});
   }
-  if (job.side == Side::key && format.norm != Norm::none) {
-    zero_bytes(block, job.at.norm + from * size_of(format.norm_type),
-               job.at.norm + to * size_of(format.norm_type));
+  if (job.side == Side::value || format.norm == Norm::none) return;
+  for (int token = from + threadIdx.x; token < to; token += blockDim.x) {
+    store_number(block + job.at.norm, norm_index(token), format.norm_type, 0.0f);
   }
 }
 

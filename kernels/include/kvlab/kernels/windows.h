@@ -4,8 +4,8 @@
 
 namespace kvlab::kernels {
 
-/// When tokens leave the recent window (contract section 4.3). `whole` is no rule of an experiment: every complete
-/// group is history, the own token's too, as in a prefix that is only read.
+/// When tokens leave the recent window (contract section 4.3). `whole` is no rule of an experiment:
+/// every complete group is history, the own token's too, as in a prefix that is only read.
 enum class Flush : unsigned char { block, full, kivi, ring, whole };
 
 /// The window rule of a cache, the same for all its sequences and layers.
@@ -33,7 +33,8 @@ KVLAB_HD constexpr HistoryEnds history_ends(const WindowRule& rule, int tokens) 
     const int end = begin + (tokens - begin) / rule.group * rule.group;
     return {end, end};
   }
-  const bool whole_buffer = (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
+  const bool whole_buffer =
+      (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
   if (whole_buffer) {
     const int past = p - begin > 0 ? p - begin : 0;
     const int end = begin + past / rule.recent * rule.recent;
@@ -46,10 +47,11 @@ KVLAB_HD constexpr HistoryEnds history_ends(const WindowRule& rule, int tokens) 
   return {end, end};
 }
 
-/// Tokens that the recent ring must hold: the longest run of full-precision tokens behind the sink while a step is
-/// attended, the step's own `step_tokens` included.
+/// Tokens that the recent ring must hold: the longest run of full-precision tokens behind the sink
+/// while a step is attended, the step's own `step_tokens` included.
 KVLAB_HD constexpr int recent_capacity(const WindowRule& rule, int step_tokens) {
-  const bool whole_buffer = (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
+  const bool whole_buffer =
+      (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
   const int unit = rule.flush == Flush::ring && rule.group == 1 ? 8 : rule.group;
   const int least = rule.recent > 1 ? rule.recent : 1;
   const int held = whole_buffer ? rule.recent + 1 : least + unit;
