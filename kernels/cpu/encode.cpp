@@ -168,7 +168,7 @@ class Worker {
     if (!early) take_norms(from, count);
     if (!how.scale_first) divide_by_norms(count);
     for (int i = 0; i < count; ++i) {
-      store_number(norms, from + i, cache_.format.norm_type, norms_[i]);
+      store_number(norms, norm_index(from + i), cache_.format.norm_type, norms_[i]);
     }
   }
 
