@@ -2,6 +2,7 @@
 #include <string>
 
 #include "check.h"
+#include "encode_fast.cuh"
 #include "encode_unit.cuh"
 #include "kvlab/kernels/cuda.h"
 
@@ -25,7 +26,8 @@ int scratch_bytes(const Format& f) {
 template <int N>
 __global__ void __launch_bounds__(kMostThreads)
     encode_kernel(const __grid_constant__ Layer first, const Layer* layers,
-                  const __grid_constant__ TokenSource source, int step, int units, int words) {
+                  const __grid_constant__ TokenSource source, int step, int units, int words,
+                  int first_side, int sides) {
   std::int64_t index = blockIdx.x;
   const auto next = [&](int count) {
     const int digit = static_cast<int>(index % count);
@@ -34,7 +36,7 @@ __global__ void __launch_bounds__(kMostThreads)
   };
   const int unit = next(units);
   const int head = next(first.cache.kv_heads);
-  const Side side = next(2) == 0 ? Side::key : Side::value;
+  const Side side = next(sides) + first_side == 0 ? Side::key : Side::value;
   const int sequence = next(first.cache.batch);
   const Layer& layer = layers ? layers[index] : first;
 
@@ -84,13 +86,19 @@ void check_arguments(const CacheView& cache, const EncodeSpec& spec) {
   }
 }
 
+/// Sides that a launch works on.
+struct Sides {
+  int first = 0;  // 0: keys, 1: values
+  int count = 2;
+};
+
 template <int N>
 void launch(const Layer& first, const Layer* layers, int count, const TokenSource& source, int step,
-            int max_tokens, Stream stream) {
+            int max_tokens, Sides sides, Stream stream) {
   const Format& format = first.cache.format;
   const int units = units_of(max_tokens, unit_tokens(format));
   const std::int64_t blocks =
-      std::int64_t{units} * first.cache.kv_heads * 2 * first.cache.batch * count;
+      std::int64_t{units} * first.cache.kv_heads * sides.count * first.cache.batch * count;
   if (blocks == 0) return;
   if (blocks > 0x7fffffff) refuse("more work than one launch holds");
   const int bytes = scratch_bytes(format);
@@ -102,20 +110,19 @@ void launch(const Layer& first, const Layer* layers, int count, const TokenSourc
   // A decode step moves few tokens: small thread blocks, many at a time.
   const int threads = max_tokens <= 8 ? 64 : kMostThreads;
   encode_kernel<N><<<static_cast<unsigned>(blocks), threads, bytes, stream>>>(
-      first, layers, source, step, units, word_bytes(format) / 4);
+      first, layers, source, step, units, word_bytes(format) / 4, sides.first, sides.count);
   KVLAB_CUDA(cudaGetLastError());
 }
 
 void dispatch(const Layer& first, const Layer* layers, int count, const TokenSource& source,
-              int step, int max_tokens, Stream stream) {
-  check_arguments(first.cache, first.spec);
+              int step, int max_tokens, Sides sides, Stream stream) {
   switch (first.cache.format.dim) {
     case 64:
-      return launch<2>(first, layers, count, source, step, max_tokens, stream);
+      return launch<2>(first, layers, count, source, step, max_tokens, sides, stream);
     case 128:
-      return launch<4>(first, layers, count, source, step, max_tokens, stream);
+      return launch<4>(first, layers, count, source, step, max_tokens, sides, stream);
     default:
-      return launch<8>(first, layers, count, source, step, max_tokens, stream);
+      return launch<8>(first, layers, count, source, step, max_tokens, sides, stream);
   }
 }
 
@@ -123,12 +130,18 @@ void dispatch(const Layer& first, const Layer* layers, int count, const TokenSou
 
 void encode(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, int step,
             int max_tokens, Stream stream) {
-  dispatch({cache, spec}, nullptr, 1, source, step, max_tokens, stream);
+  check_arguments(cache, spec);
+  const FastSides fast = fast_sides(cache, spec, source, step);
+  if (fast.key || fast.value) encode_fast(cache, spec, source, fast, max_tokens, stream);
+  if (fast.key && fast.value) return;
+  const Sides rest{fast.key ? 1 : 0, fast.key || fast.value ? 1 : 2};
+  dispatch({cache, spec}, nullptr, 1, source, step, max_tokens, rest, stream);
 }
 
 void flush(const Layer& first, const Layer* layers, int count, int step, int max_tokens,
            Stream stream) {
-  dispatch(first, layers, count, TokenSource{}, step, max_tokens, stream);
+  check_arguments(first.cache, first.spec);
+  dispatch(first, layers, count, TokenSource{}, step, max_tokens, Sides{}, stream);
 }
 
 }  // namespace kvlab::kernels::cuda

@@ -85,6 +85,9 @@ Failures check_dequantize(Setup setup, int tokens, bool undo, std::string& note)
   finish();
   Failures failures;
   double worst = 0.0;
+  // The sums of a dense rotation run in another order.
+  const bool dense = undo && setup.key_rotation == Rotation::Kind::dense;
+  const double allowed = dense ? 3e-6 : 1e-6;
   const auto compare = [&](const char* name, const Both<float>& both) {
     const std::vector<float> gpu = both.device.download();
     for (std::size_t row = 0; row < size; row += static_cast<std::size_t>(dim)) {
@@ -101,7 +104,7 @@ Failures check_dequantize(Setup setup, int tokens, bool undo, std::string& note)
       }
       const double relative = std::sqrt(error / std::max(length, 1e-30));
       worst = std::max(worst, relative);
-      if (relative <= 1e-6 && same_poison) continue;
+      if (relative <= allowed && same_poison) continue;
       failures.push_back(std::string(name) + ", row " +
                          std::to_string(row / static_cast<std::size_t>(dim)) +
                          ": relative difference " + std::to_string(relative) +
