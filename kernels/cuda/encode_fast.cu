@@ -1,51 +1,10 @@
 #include "check.h"
 #include "encode_fast.cuh"
-#include "fast_params.cuh"
+#include "fast_store.cuh"
 #include "kvlab/kernels/cuda.h"
-#include "zero_fill.cuh"
 
 namespace kvlab::kernels::cuda {
 namespace {
-
-/// What the tile's numbers are to be multiplied by: 1/√d of a rotation and the token's norm, which
-/// is stored.
-template <bool kHadamard>
-__device__ __forceinline__ void token_factors(const FastJob& job, const Tile& tile, int first_token,
-                                              int lane, float (&factor)[2]) {
-  factor[0] = factor[1] = kHadamard ? inverse_root(kFastDim) : 1.0f;
-  if (job.side == Side::value || job.spec.scale == TokenScale::none) return;
-  const Format& format = job.cache.format;
-  float sums[2];
-  square_sums(tile, sums);
-  const int r = lane % 2;
-  const int token = first_token + lane / 4 + 8 * r;
-  // The numbers in the tile are √d times the rotated ones, which have the token's norm.
-  const float norm = stored_scale(sqrtf((r ? sums[1] : sums[0]) * (1.0f / kFastDim)),
-                                  format.norm_type, format.norm_inverse);
-  if (lane % 4 < 2) {
-    store_number(job.block + job.at.norm, norm_index(token), format.norm_type,
-                 token < job.count ? norm : 0.0f);
-  }
-  const float own = format.norm_inverse ? factor[0] * norm : factor[0] / norm;
-  factor[0] = __shfl_sync(kAllLanes, own, lane / 4 * 4);
-  factor[1] = __shfl_sync(kAllLanes, own, lane / 4 * 4 + 1);
-}
-
-__device__ __forceinline__ void store_codes(const FastJob& job, int warp, int lane,
-                                            const uint4& words) {
-  std::uint8_t* codes = job.block + sections_of(job.at, job.side).codes;
-  reinterpret_cast<uint4*>(codes + warp * tile_bytes(kFastDim, 2))[lane] = words;
-}
-
-template <bool kKey, bool kHadamard, int kGroups>
-__device__ __forceinline__ void encode_token_tile(const FastJob& job, Tile& tile, int warp,
-                                                  int lane) {
-  float factor[2];
-  token_factors<kHadamard>(job, tile, warp * kTile, lane, factor);
-  const TokenGroups<kGroups, kHadamard> groups(job, tile, warp * kTile, lane, factor);
-  const auto most_code = static_cast<float>(largest_code(job.spec.grid));
-  store_codes(job, warp, lane, packed<kKey, kHadamard>(tile, most_code, groups));
-}
 
 template <bool kKey, bool kHadamard, bool kBf16>
 __device__ __forceinline__ void encode_token_side(const FastJob& job, const Rows& rows, int warp,
@@ -56,11 +15,7 @@ __device__ __forceinline__ void encode_token_side(const FastJob& job, const Rows
   } else {
     load_values<kBf16, kHadamard>(tile, rows, lane);
   }
-  if (job.format.group == kFastDim) {
-    encode_token_tile<kKey, kHadamard, 1>(job, tile, warp, lane);
-  } else {
-    encode_token_tile<kKey, kHadamard, 4>(job, tile, warp, lane);
-  }
+  encode_tokens<kKey, kHadamard>(job, tile, warp, lane);
 }
 
 template <bool kHadamard, bool kBf16, int kWarps>
@@ -68,26 +23,7 @@ __device__ __forceinline__ void encode_channel_keys(const FastJob& job, const Ro
                                                     int lane, ChannelScratch<kWarps>& scratch) {
   Tile tile;
   load_keys<kBf16, kHadamard>(tile, rows, lane);
-  float factor[2];
-  token_factors<kHadamard>(job, tile, warp * kTile, lane, factor);
-  if constexpr (kHadamard) {
-#pragma unroll
-    for (int i = 0; i < 8 * kFragments; ++i) {
-      float& x = tile.x[i / 8][i / 4 % 2][i % 4];
-      x = multiply(x, factor[i / 2 % 2]);
-    }
-  }
-  channel_ranges(tile, warp, lane, scratch);
-  __syncthreads();
-  store_channel_groups<kWarps, kHadamard>(job, scratch);
-  __syncthreads();
-  const Quantizer* of = scratch.of[warp * kTile / job.format.group];
-  const int t = lane % 4;
-  const auto quantizer = [of, t](int f, int j, int /*r*/, int l) {
-    return of[32 * (f / 2) + 8 * t + 4 * (f % 2) + 2 * j + l];
-  };
-  const auto most_code = static_cast<float>(largest_code(job.spec.grid));
-  store_codes(job, warp, lane, packed<true, kHadamard>(tile, most_code, quantizer));
+  encode_channels<kHadamard>(job, tile, warp, lane, scratch);
 }
 
 /// A thread block has one side of a block of the cache, a warp a tile.
@@ -106,39 +42,19 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps)
   const int head = next(cache.kv_heads);
   const int sequence = static_cast<int>(index);
 
-  constexpr int held = kWarps * kTile;
-  const int tokens = cache.tokens[sequence];
-  const Span span = span_of(cache.rule, tokens, kAllTokens, side);
-  const int first = block * held;
-  const int longest = span.end > span.other_end ? span.end : span.other_end;
-  if (first >= longest) return;
-  const int count = span.end - first < 0 ? 0 : span.end - first < held ? span.end - first : held;
-
+  const bool rotated =
+      (side == Side::key ? spec.key : spec.value).rotation.kind == Rotation::Kind::hadamard;
+  FastTask task;
+  if (!find_task<kWarps>(cache, source, side, sequence, head, block, task)) return;
+  // Signs instead of the rotation's numbers leave √d.
+  const FastJob job =
+      make_fast_job(cache, spec, side, task, rotated ? inverse_root(kFastDim) : 1.0f,
+                    rotated ? 1.0f / kFastDim : 1.0f);
   const bool key = side == Side::key;
-  const Layout at = layout_of(cache.format);
-  const FastJob job{cache,
-                    key ? cache.format.key : cache.format.value,
-                    key ? spec.key : spec.value,
-                    side,
-                    at,
-                    block_at(cache, at.bytes, sequence, head, block),
-                    count};
-  if (key) {
-    const int norms = cache.format.norm == Norm::none ? 0 : held * size_of(cache.format.norm_type);
-    zero_bytes(job.block, at.norm + norms, at.bytes);
-  }
-
+  if (key) zero_padding<kWarps>(job);
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-  const auto* array = static_cast<const std::uint16_t*>(key ? source.key : source.value);
-  Rows rows;
-  for (int r = 0; r < 2; ++r) {
-    const int token = warp * kTile + lane / 4 + 8 * r;
-    rows.row[r] = array + sequence * source.batch_stride + head * source.head_stride +
-                  (history_begin(cache, tokens) + first + token) * source.token_stride;
-    if (token >= count) rows.row[r] = nullptr;
-  }
-  const bool rotated = job.spec.rotation.kind == Rotation::Kind::hadamard;
+  const Rows rows = task.rows;
   if (!key) {
     if (rotated) return encode_token_side<false, true, kBf16>(job, rows, warp, lane);
     return encode_token_side<false, false, kBf16>(job, rows, warp, lane);

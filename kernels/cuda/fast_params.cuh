@@ -2,6 +2,7 @@
 
 #include "encode_job.cuh"
 #include "fast_tile.cuh"
+#include "zero_fill.cuh"
 
 /// Parameters of a tile's groups: ranges, what is stored, and the quantizers that follow.
 namespace kvlab::kernels::cuda {
@@ -14,14 +15,72 @@ struct FastJob {
   Side side;
   Layout at;
   std::uint8_t* block;
-  int count;  // tokens of the block that are stored; what lies behind is zero
+  int count;     // tokens of the block that are stored; what lies behind is zero
+  float factor;  // the tile's numbers times this are the rotated ones
+  float factor_square;
 };
 
+/// Where a block's tokens come from and go to.
+struct FastTask {
+  std::uint8_t* block;
+  int count;
+  Rows rows;
+};
+
+/// False where neither side has tokens in the block.
+template <int kWarps>
+__device__ __forceinline__ bool find_task(const CacheView& cache, const TokenSource& source,
+                                          Side side, int sequence, int head, int block,
+                                          FastTask& task) {
+  constexpr int held = kWarps * kTile;
+  const int tokens = cache.tokens[sequence];
+  const Span span = span_of(cache.rule, tokens, kAllTokens, side);
+  const int first = block * held;
+  const int longest = span.end > span.other_end ? span.end : span.other_end;
+  if (first >= longest) return false;
+  const int left = span.end - first;
+  task.count = left < 0 ? 0 : left < held ? left : held;
+  task.block = block_at(cache, layout_of(cache.format).bytes, sequence, head, block);
+  const auto* array =
+      static_cast<const std::uint16_t*>(side == Side::key ? source.key : source.value);
+  array += sequence * source.batch_stride + head * source.head_stride +
+           (history_begin(cache, tokens) + first) * source.token_stride;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int token = threadIdx.x / 32 * kTile + threadIdx.x % 32 / 4 + 8 * r;
+    task.rows.row[r] = token < task.count ? array + token * source.token_stride : nullptr;
+  }
+  return true;
+}
+
+__device__ __forceinline__ FastJob make_fast_job(const CacheView& cache, const EncodeSpec& spec,
+                                                 Side side, const FastTask& task, float factor,
+                                                 float factor_square) {
+  const bool key = side == Side::key;
+  return {cache,
+          key ? cache.format.key : cache.format.value,
+          key ? spec.key : spec.value,
+          side,
+          layout_of(cache.format),
+          task.block,
+          task.count,
+          factor,
+          factor_square};
+}
+
+/// Zeroes what lies behind the norms; the keys' thread block does it.
+template <int kWarps>
+__device__ __forceinline__ void zero_padding(const FastJob& job) {
+  const Format& format = job.cache.format;
+  const int norms = format.norm == Norm::none ? 0 : kWarps * kTile * size_of(format.norm_type);
+  zero_bytes(job.block, job.at.norm + norms, job.at.bytes);
+}
+
 /// The quantizer of a group whose numbers are `factor` times those in the tile.
-template <bool kHadamard>
+template <bool kRotated>
 __device__ __forceinline__ Quantizer quantizer_of(const Grid& grid, const GroupParams& params,
                                                   float factor) {
-  if constexpr (!kHadamard)
+  if constexpr (!kRotated)
     return {params.flat ? __uint_as_float(0x7f800000u) : params.scale, params.zero};
   const auto most_code = static_cast<float>(largest_code(grid));
   const bool empty = params.flat && !(grid.zero == Zero::offset && grid.integer_zero);
@@ -32,14 +91,14 @@ __device__ __forceinline__ Quantizer quantizer_of(const Grid& grid, const GroupP
   return {factor / params.scale / most_code, shift / most_code};
 }
 
-template <bool kHadamard>
+template <bool kRotated>
 __device__ __forceinline__ Quantizer no_codes() {
-  return {kHadamard ? 0.0f : __uint_as_float(0x7f800000u), 0.0f};
+  return {kRotated ? 0.0f : __uint_as_float(0x7f800000u), 0.0f};
 }
 
 /// Parameters of a range of tile numbers, stored for a token and channel, or zero where there is no
 /// such token.
-template <bool kHadamard>
+template <bool kRotated>
 __device__ __forceinline__ Quantizer store_group(const FastJob& job, int token, int channel,
                                                  bool stores, float lo, float hi, float factor) {
   if (token >= job.count) {
@@ -50,7 +109,7 @@ __device__ __forceinline__ Quantizer store_group(const FastJob& job, int token, 
       if (stores_zero(job.format))
         store_number(job.block + at.zero, index, job.format.params, 0.0f);
     }
-    return no_codes<kHadamard>();
+    return no_codes<kRotated>();
   }
   const GroupParams params = params_of(job.spec.grid, multiply(lo, factor), multiply(hi, factor));
   if (stores) {
@@ -60,7 +119,7 @@ __device__ __forceinline__ Quantizer store_group(const FastJob& job, int token, 
     if (stores_zero(job.format))
       store_number(job.block + at.zero, index, job.format.params, params.zero);
   }
-  return quantizer_of<kHadamard>(job.spec.grid, params, factor);
+  return quantizer_of<kRotated>(job.spec.grid, params, factor);
 }
 
 __device__ __forceinline__ Quantizer from_lane(const Quantizer& mine, int lane) {
@@ -69,7 +128,7 @@ __device__ __forceinline__ Quantizer from_lane(const Quantizer& mine, int lane) 
 
 /// Groups along channels, kGroups pieces of a token with parameters of their own lanes: one, of the
 /// whole token, or four of 32 channels, of which two may belong to one group.
-template <int kGroups, bool kHadamard>
+template <int kGroups, bool kRotated>
 struct TokenGroups {
   Quantizer of[kGroups][2];  // [piece][row]
 
@@ -105,9 +164,9 @@ struct TokenGroups {
     if constexpr (kGroups == 1) {
       // Lanes 0 and 1 of a token's four have a row each.
       const int r = t % 2;
-      const Quantizer mine = store_group<kHadamard>(
-          job, first_token + lane / 4 + 8 * r, 0, t < 2, r ? lo[0][1] : lo[0][0],
-          r ? hi[0][1] : hi[0][0], r ? factor[1] : factor[0]);
+      const Quantizer mine = store_group<kRotated>(job, first_token + lane / 4 + 8 * r, 0, t < 2,
+                                                   r ? lo[0][1] : lo[0][0], r ? hi[0][1] : hi[0][0],
+                                                   r ? factor[1] : factor[0]);
       of[0][0] = from_lane(mine, quad);
       of[0][1] = from_lane(mine, quad + 1);
     } else {
@@ -126,8 +185,8 @@ struct TokenGroups {
           return t < 2 ? (t == 0 ? all[0][r] : all[1][r]) : (t == 2 ? all[2][r] : all[3][r]);
         };
         const bool stores = job.format.group == 32 || t % 2 == 0;
-        const Quantizer mine = store_group<kHadamard>(job, first_token + lane / 4 + 8 * r, 32 * t,
-                                                      stores, own(lo), own(hi), factor[r]);
+        const Quantizer mine = store_group<kRotated>(job, first_token + lane / 4 + 8 * r, 32 * t,
+                                                     stores, own(lo), own(hi), factor[r]);
 #pragma unroll
         for (int p = 0; p < 4; ++p) of[p][r] = from_lane(mine, quad + p);
       }
@@ -186,7 +245,7 @@ __device__ __forceinline__ void channel_ranges(const Tile& tile, int warp, int l
 
 /// Parameters of the block's groups from the ranges of their tiles; all threads, between two
 /// barriers.
-template <int kWarps, bool kHadamard>
+template <int kWarps, bool kRotated>
 __device__ __forceinline__ void store_channel_groups(const FastJob& job,
                                                      ChannelScratch<kWarps>& scratch) {
   const int tiles = job.format.group / kTile;
@@ -200,7 +259,7 @@ __device__ __forceinline__ void store_channel_groups(const FastJob& job,
       hi = most(hi, scratch.hi[w][channel]);
     }
     scratch.of[group][channel] =
-        store_group<kHadamard>(job, group * job.format.group, channel, true, lo, hi, 1.0f);
+        store_group<kRotated>(job, group * job.format.group, channel, true, lo, hi, 1.0f);
   }
 }
 

@@ -210,9 +210,9 @@ inline constexpr float kWhole = 8388608.0f;
 /// What the exponents of sixteen such floats, added at two bits' distance, leave in a word.
 inline constexpr std::uint32_t kWholeBits = 0x4b000000u * 0x55555555u;
 
-template <bool kHadamard>
+template <bool kRotated>
 __device__ __forceinline__ std::uint32_t code_bits(const Quantizer& q, float most_code, float x) {
-  if constexpr (kHadamard) {
+  if constexpr (kRotated) {
     // Saturation to [0, 1] is free, and takes NaN to 0.
     return bits_of(fmaf(__saturatef(fmaf(x, q.scale, q.offset)), most_code, kWhole));
   } else {
@@ -227,12 +227,12 @@ __device__ __forceinline__ std::uint32_t code_bits(const Quantizer& q, float mos
 
 /// Words of the lane's codes: `quantizer(f, j, row, l)` tells how each is made. Values go through a
 /// transpose, as their rows are channels.
-template <bool kKey, bool kHadamard, class Quantizers>
+template <bool kKey, bool kRotated, class Quantizers>
 __device__ __forceinline__ uint4 packed(Tile& tile, float most_code, const Quantizers& quantizer) {
   std::uint32_t word[4];
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    word[w] = kHadamard ? 0u - kWholeBits : 0u;
+    word[w] = kRotated ? 0u - kWholeBits : 0u;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int f = 2 * w + i / 8;
@@ -240,7 +240,7 @@ __device__ __forceinline__ uint4 packed(Tile& tile, float most_code, const Quant
       const int r = i / 2 % 2;
       const int l = i % 2;
       const int bit = 16 * l + 8 * (i / 8) + (kKey ? 4 * j + 2 * r : 4 * r + 2 * j);
-      word[w] += code_bits<kHadamard>(quantizer(f, j, r, l), most_code, tile.at(f, j, r, l)) << bit;
+      word[w] += code_bits<kRotated>(quantizer(f, j, r, l), most_code, tile.at(f, j, r, l)) << bit;
     }
     if constexpr (!kKey) word[w] = transpose_8x8(word[w]);
   }
