@@ -131,10 +131,20 @@ void dispatch(const Layer& first, const Layer* layers, int count, const TokenSou
 void encode(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, int step,
             int max_tokens, Stream stream) {
   check_arguments(cache, spec);
-  const FastSides fast = fast_sides(cache, spec, source, step);
-  if (fast.key || fast.value) encode_fast(cache, spec, source, fast, max_tokens, stream);
-  if (fast.key && fast.value) return;
-  const Sides rest{fast.key ? 1 : 0, fast.key || fast.value ? 1 : 2};
+  const Paths paths = paths_of(cache, spec, source, step);
+  if (paths.key == Path::light || paths.value == Path::light) {
+    encode_light(cache, spec, source, paths, max_tokens, stream);
+  }
+  if (paths.key == Path::dense) {
+    encode_dense(cache, spec, source, Side::key, max_tokens, stream);
+  }
+  if (paths.value == Path::dense) {
+    encode_dense(cache, spec, source, Side::value, max_tokens, stream);
+  }
+  const bool key = paths.key == Path::general;
+  const bool value = paths.value == Path::general;
+  if (!key && !value) return;
+  const Sides rest{key ? 0 : 1, key && value ? 2 : 1};
   dispatch({cache, spec}, nullptr, 1, source, step, max_tokens, rest, stream);
 }
 

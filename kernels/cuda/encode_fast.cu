@@ -69,21 +69,27 @@ __global__ void __launch_bounds__(32 * kWarps, 16 / kWarps)
   }
 }
 
-bool fits_side(const Format& format, const SideFormat& side, const SideEncode& spec) {
-  if (format.dim != kFastDim || side.bits != 2 || side.zero == Zero::codebook) return false;
-  if (spec.clip != Clip::none || spec.center) return false;
+Path path_of(const Format& format, const SideFormat& side, const SideEncode& spec) {
+  if (format.dim != kFastDim || side.bits != 2 || side.zero == Zero::codebook) return Path::general;
+  if (spec.clip != Clip::none || spec.center) return Path::general;
+  const bool own_norm = spec.scale == TokenScale::none || spec.scale == TokenScale::l2_head;
   switch (spec.rotation.kind) {
     case Rotation::Kind::hadamard:
-      return spec.scale == TokenScale::none || spec.scale == TokenScale::l2_head;
-    case Rotation::Kind::none:
+      return own_norm ? Path::light : Path::general;
+    case Rotation::Kind::none: {
       // Codes of numbers as they came must be exact: Quantizer has that for half-even, a zero and
       // 16-bit scales.
-      return side.zero == Zero::value && size_of(side.params) == 2 && !spec.grid.half_up &&
-             spec.scale == TokenScale::none;
-    case Rotation::Kind::dense:
-      break;
+      const bool exact = side.zero == Zero::value && size_of(side.params) == 2 &&
+                         !spec.grid.half_up && spec.scale == TokenScale::none;
+      return exact ? Path::light : Path::general;
+    }
+    case Rotation::Kind::dense: {
+      // Before the rotation a norm is another one, as the matrix may be far from orthogonal.
+      const bool fits = own_norm && !spec.scale_first && block_tokens(format) == 64;
+      return fits && dense_products() ? Path::dense : Path::general;
+    }
   }
-  return false;
+  return Path::general;
 }
 
 bool loads_words(const void* array, const TokenSource& source) {
@@ -92,46 +98,51 @@ bool loads_words(const void* array, const TokenSource& source) {
 }
 
 template <bool kBf16, bool kChannelKeys, int kWarps>
-void launch(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-            FastSides sides, int max_tokens, Stream stream) {
+void launch(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, Paths paths,
+            int max_tokens, Stream stream) {
   const int blocks = (max_tokens + kWarps * kTile - 1) / (kWarps * kTile);
-  const int count = sides.key && sides.value ? 2 : 1;
+  const bool key = paths.key == Path::light;
+  const int count = key && paths.value == Path::light ? 2 : 1;
   const std::int64_t total = std::int64_t{blocks} * count * cache.kv_heads * cache.batch;
   if (total == 0) return;
   fast_kernel<kBf16, kChannelKeys, kWarps>
       <<<static_cast<unsigned>(total), 32 * kWarps, 0, stream>>>(cache, spec, source, blocks,
-                                                                 sides.key ? 0 : 1, count);
+                                                                 key ? 0 : 1, count);
   KVLAB_CUDA(cudaGetLastError());
 }
 
 template <bool kBf16>
 void dispatch(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-              FastSides sides, int max_tokens, Stream stream) {
+              Paths paths, int max_tokens, Stream stream) {
   if (block_tokens(cache.format) == 128) {
-    return launch<kBf16, true, 8>(cache, spec, source, sides, max_tokens, stream);
+    return launch<kBf16, true, 8>(cache, spec, source, paths, max_tokens, stream);
   }
   if (cache.format.key.axis == Axis::channel) {
-    return launch<kBf16, true, 4>(cache, spec, source, sides, max_tokens, stream);
+    return launch<kBf16, true, 4>(cache, spec, source, paths, max_tokens, stream);
   }
-  return launch<kBf16, false, 4>(cache, spec, source, sides, max_tokens, stream);
+  return launch<kBf16, false, 4>(cache, spec, source, paths, max_tokens, stream);
 }
 
 }  // namespace
 
-FastSides fast_sides(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-                     int step) {
+Paths paths_of(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
+               int step) {
   if (step != kAllTokens || !source.key || !source.value || source.type == Type::f32) return {};
   const Format& format = cache.format;
-  return {fits_side(format, format.key, spec.key) && loads_words(source.key, source),
-          fits_side(format, format.value, spec.value) && format.value.axis == Axis::token &&
-              loads_words(source.value, source)};
+  Paths paths;
+  if (loads_words(source.key, source)) paths.key = path_of(format, format.key, spec.key);
+  if (loads_words(source.value, source) && format.value.axis == Axis::token) {
+    paths.value = path_of(format, format.value, spec.value);
+  }
+  return paths;
 }
 
-void encode_fast(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-                 FastSides sides, int max_tokens, Stream stream) {
-  if (source.type == Type::bf16)
-    return dispatch<true>(cache, spec, source, sides, max_tokens, stream);
-  return dispatch<false>(cache, spec, source, sides, max_tokens, stream);
+void encode_light(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
+                  Paths paths, int max_tokens, Stream stream) {
+  if (source.type == Type::bf16) {
+    return dispatch<true>(cache, spec, source, paths, max_tokens, stream);
+  }
+  return dispatch<false>(cache, spec, source, paths, max_tokens, stream);
 }
 
 }  // namespace kvlab::kernels::cuda

@@ -4,18 +4,30 @@
 
 namespace kvlab::kernels::cuda {
 
-/// Which sides of a prefill the fast encoder takes: 2 bits, d = 128, 16-bit tokens, Hadamard
-/// rotation or none.
-struct FastSides {
-  bool key = false;
-  bool value = false;
+/// How a side of a prefill is encoded: by the fast encoders where they can (2 bits, d = 128, 16-bit
+/// tokens).
+enum class Path : unsigned char {
+  general,
+  light,  // Hadamard rotation or none
+  dense,  // a dense rotation, by a warpgroup's products
 };
 
-FastSides fast_sides(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-                     int step);
+struct Paths {
+  Path key = Path::general;
+  Path value = Path::general;
+};
 
-/// encode of these sides.
-void encode_fast(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-                 FastSides sides, int max_tokens, Stream stream);
+Paths paths_of(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, int step);
+
+/// encode of the sides whose path is `light`.
+void encode_light(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
+                  Paths paths, int max_tokens, Stream stream);
+
+/// Whether the GPU has the products of Path::dense.
+bool dense_products();
+
+/// encode of a side whose path is `dense`.
+void encode_dense(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
+                  Side side, int max_tokens, Stream stream);
 
 }  // namespace kvlab::kernels::cuda

@@ -427,6 +427,23 @@ std::vector<Named> transformed_setups() {
     hadamard(s);
     s.source = s.format.window = Type::f16;
   });
+  add_setup("f1, dense, from f16", f1(), [](Setup& s) {
+    s.key_rotation = s.value_rotation = Rotation::Kind::dense;
+    s.source = s.format.window = Type::f16;
+  });
+  add_setup("f2, dense per head", f2(), [](Setup& s) {
+    s.key_rotation = s.value_rotation = Rotation::Kind::dense;
+    s.per_head = true;
+    s.scale = TokenScale::l2_head;
+  });
+  add_setup(
+      "symmetric, hadamard",
+      format_of(128, side(Axis::token, 64, 2, Zero::none), side(Axis::token, 32, 2, Zero::none)),
+      hadamard);
+  add_setup("code offset, hadamard, bf16 parameters",
+            format_of(128, side(Axis::channel, 64, 2, Zero::offset, Type::bf16),
+                      side(Axis::token, 64, 2, Zero::offset, Type::bf16)),
+            hadamard);
   add_setup("f1, hadamard, rounded zero",
             format_of(128, side(Axis::token, 64, 2, Zero::offset),
                       side(Axis::token, 32, 2, Zero::offset)),
