@@ -133,7 +133,6 @@ __global__ void __launch_bounds__(32 * kWarps, 2)
     zero_padding<kWarps>(job);
     if constexpr (kChannelKeys) {
       encode_channels<true>(job, tile, warp, lane, scratch);
-      __syncthreads();  // the next block takes the same scratch
     } else {
       encode_tokens<true, true>(job, tile, warp, lane);
     }
