@@ -5,6 +5,14 @@
 
 namespace kvlab::metrics {
 
+/// What attention through a cache did to some probes of one query head; float64.
+struct ProbeErrors {
+  at::Tensor logit_mse, kl, top1;             // [P]; top1: 1 where the strongest key is the same
+  at::Tensor output, key_error, value_error;  // [P, d]: O, (P̂ − P)·V and P̂·(V̂ − V)
+};
+
+ProbeErrors probe_errors(const attention::Exact& exact, const attention::Read& read);
+
 /// Sums up logit_mse, attn_*, out_* per query head and wo_* over all of them. Sequences are pooled.
 class AttentionErrors {
  public:
@@ -12,8 +20,7 @@ class AttentionErrors {
   AttentionErrors(int64_t sequences, int64_t q_heads, at::Tensor w_o);
 
   /// Some probes of one query head of one sequence; those of one head come in order.
-  void add(int64_t sequence, int64_t q_head, const attention::Exact& exact,
-           const attention::Read& read);
+  void add(int64_t sequence, int64_t q_head, const ProbeErrors& probes);
 
   Arrays finish() const;
 

@@ -18,9 +18,11 @@ struct Measured {
   int64_t hist_value[2] = {0, 0};
 };
 
-/// Encodes, decodes and attends head by head (never all heads at once, to keep memory low), and
-/// measures what `measure` names: error, attention, tni, memory, tokens.
+/// Encodes, decodes and attends on a backend, head by head (never all heads at once, to keep memory
+/// low), and measures what `measure` names: error, attention, tni, memory, tokens. Throws
+/// Unsupported where the backend lacks the combination.
 Measured evaluate(const SampleContext& context, const calibrate::Prepared& method,
-                  const method::Recipe& recipe, const std::set<std::string>& measure);
+                  const method::Recipe& recipe, const std::set<std::string>& measure,
+                  const std::string& backend);
 
 }  // namespace kvlab::metrics
