@@ -7,12 +7,13 @@
 #include "kvlab/kernels/layout.h"
 #include "kvlab/kernels/windows.h"
 
-/// Plain structs that describe a packed cache and what is done to it. They own nothing; pointers are host memory for
-/// kvlab::kernels::cpu and device memory for kvlab::kernels::cuda.
+/// Plain structs that describe a packed cache and what is done to it. They own nothing; pointers
+/// are host memory for kvlab::kernels::cpu and device memory for kvlab::kernels::cuda.
 namespace kvlab::kernels {
 
-/// One layer's cache of `batch` sequences. Tokens of a sequence: [0, s0) in the sink, s0 = min(rule.sink, tokens);
-/// [s0, history_ends(rule, tokens)) in blocks; what lies behind in the recent ring (each side its own end).
+/// One layer's cache of `batch` sequences. Tokens of a sequence: [0, s0) in the sink, s0 =
+/// min(rule.sink, tokens); [s0, history_ends(rule, tokens)) in blocks; what lies behind in the
+/// recent ring (each side its own end).
 struct CacheView {
   Format format;
   WindowRule rule;
@@ -25,8 +26,9 @@ struct CacheView {
   const std::int32_t* block_table = nullptr;
   std::int64_t table_stride = 0;
 
-  /// 16-bit rows [batch, kv_heads, capacity, dim] of type format.window; token τ of the ring is row τ % capacity.
-  /// Batch strides in elements (0: shared by all sequences); heads and rows are contiguous.
+  /// 16-bit rows [batch, kv_heads, capacity, dim] of type format.window; token τ of the ring is row
+  /// τ % capacity. Batch strides in elements (0: shared by all sequences); heads and rows are
+  /// contiguous.
   std::uint16_t* sink_key = nullptr;
   std::uint16_t* sink_value = nullptr;
   std::uint16_t* recent_key = nullptr;
@@ -36,7 +38,8 @@ struct CacheView {
   std::int64_t sink_stride = 0;
   std::int64_t recent_stride = 0;
 
-  /// Tokens held, the current step's included: int32 [batch]. The only state: everything else follows from it.
+  /// Tokens held, the current step's included: int32 [batch]. The only state: everything else
+  /// follows from it.
   const std::int32_t* tokens = nullptr;
 
   /// Values of codes where a side is Zero::codebook.
@@ -48,8 +51,10 @@ KVLAB_HD inline int history_begin(const CacheView& cache, int tokens) {
   return cache.rule.sink < tokens ? cache.rule.sink : tokens;
 }
 
-/// The block of the cache that holds token `index` of the history (0 is the first token behind the sink).
-KVLAB_HD inline std::uint8_t* block_at(const CacheView& cache, int block_bytes, int sequence, int head, int block) {
+/// The block of the cache that holds token `index` of the history (0 is the first token behind the
+/// sink).
+KVLAB_HD inline std::uint8_t* block_at(const CacheView& cache, int block_bytes, int sequence,
+                                       int head, int block) {
   const std::int64_t page = cache.block_table[sequence * cache.table_stride + block];
   return cache.pool + (page * cache.kv_heads + head) * block_bytes;
 }
@@ -73,9 +78,9 @@ struct SideEncode {
   Rotation rotation;
   const float* center = nullptr;  // [kv_heads, d], or none
   TokenScale scale = TokenScale::none;
-  bool scale_first = false;       // order: scale_rotate
+  bool scale_first = false;  // order: scale_rotate
   Clip clip = Clip::none;
-  int clip_index = 0;             // row and group: index of the threshold in ascending |x|
+  int clip_index = 0;                 // row and group: index of the threshold in ascending |x|
   const float* thresholds = nullptr;  // calibrated: [kv_heads]
 };
 
@@ -84,7 +89,8 @@ struct EncodeSpec {
   SideEncode value;
 };
 
-/// Tokens to be stored, [batch, kv_heads, n, d] with strides in elements; row 0 of a sequence is its first new token.
+/// Tokens to be stored, [batch, kv_heads, n, d] with strides in elements; row 0 of a sequence is
+/// its first new token.
 struct TokenSource {
   const void* key = nullptr;
   const void* value = nullptr;
@@ -98,21 +104,23 @@ struct TokenSource {
 inline constexpr int kAllTokens = -1;
 
 /// First of the tokens that a step added.
-KVLAB_HD constexpr int step_begin(int tokens, int step) { return step == kAllTokens ? 0 : tokens > step ? tokens - step : 0; }
+KVLAB_HD constexpr int step_begin(int tokens, int step) {
+  return step == kAllTokens ? 0 : tokens > step ? tokens - step : 0;
+}
 
 /// Queries of the last `query_tokens` tokens of each sequence and where results go.
 struct AttendArgs {
   const void* query = nullptr;  // [batch, query_tokens, q_heads, d], contiguous
   Type query_type = Type::bf16;
-  int query_tokens = 1;  // 1 … 8; query i of n sees tokens up to tokens − n + i
-  int q_heads = 0;       // a multiple of kv_heads, at most 16 to one
-  float scale = 0;       // of logits, 1/√d
+  int query_tokens = 1;     // 1 … 8; query i of n sees tokens up to tokens − n + i
+  int q_heads = 0;          // a multiple of kv_heads, at most 16 to one
+  float scale = 0;          // of logits, 1/√d
   Rotation key_rotation;    // applied to queries against the history: q·R
   Rotation value_rotation;  // undone on the history's part of the output; none where it is absorbed
   const float* key_center = nullptr;  // [kv_heads, d]
   void* output = nullptr;             // [batch, query_tokens, q_heads, d]
   Type output_type = Type::bf16;
-  float* log_sum_exp = nullptr;       // [batch, query_tokens, q_heads], natural logarithm; or not wanted
+  float* log_sum_exp = nullptr;  // [batch, query_tokens, q_heads], natural logarithm; or not wanted
 };
 
 }  // namespace kvlab::kernels

@@ -7,9 +7,10 @@
 
 struct CUstream_st;
 
-/// The packed cache on an NVIDIA GPU (compute capability 8.0 and up). All pointers are device memory. A run
-/// allocates nothing and synchronises nothing, so it can be captured in a graph; what it needs besides is in its
-/// plan, which depends on capacities only. Failing CUDA calls throw std::runtime_error with file, line and call.
+/// The packed cache on an NVIDIA GPU (compute capability 8.0 and up). All pointers are device
+/// memory. A run allocates nothing and synchronises nothing, so it can be captured in a graph; what
+/// it needs besides is in its plan, which depends on capacities only. Failing CUDA calls throw
+/// std::runtime_error with file, line and call.
 namespace kvlab::kernels::cuda {
 
 using Stream = CUstream_st*;
@@ -18,11 +19,13 @@ using Stream = CUstream_st*;
 bool available(std::string* why = nullptr);
 
 /// Copies the step's full-precision tokens to the sink and the recent ring (cpu.h).
-void write_windows(const CacheView& cache, const TokenSource& source, int step, int max_step, Stream stream);
+void write_windows(const CacheView& cache, const TokenSource& source, int step, int max_step,
+                   Stream stream);
 
-/// Quantizes the tokens that the step moves into the history (cpu.h). `max_tokens` bounds how many they are.
-void encode(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, int step, int max_tokens,
-            Stream stream);
+/// Quantizes the tokens that the step moves into the history (cpu.h). `max_tokens` bounds how many
+/// they are.
+void encode(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, int step,
+            int max_tokens, Stream stream);
 
 /// A layer of a model, for one launch over all of them.
 struct Layer {
@@ -30,18 +33,19 @@ struct Layer {
   EncodeSpec spec;
 };
 
-/// encode from the recent rings of all layers in one launch. `layers` is device memory; all share one format, rule,
-/// batch and number of heads, given by `first` (a host copy of layers[0]).
-void flush(const Layer& first, const Layer* layers, int count, int step, int max_tokens, Stream stream);
+/// encode from the recent rings of all layers in one launch. `layers` is device memory; all share
+/// one format, rule, batch and number of heads, given by `first` (a host copy of layers[0]).
+void flush(const Layer& first, const Layer* layers, int count, int step, int max_tokens,
+           Stream stream);
 
 /// tokens[b] += step for all b.
 void advance(std::int32_t* tokens, int batch, int step, Stream stream);
 
 /// How attend divides its work.
 struct AttendPlan {
-  bool tuned = false;       // a compiled instance of the table, else the run-time kernel
-  int instance = -1;        // its place in the table
-  int splits = 1;           // of each sequence and KV head
+  bool tuned = false;  // a compiled instance of the table, else the run-time kernel
+  int instance = -1;   // its place in the table
+  int splits = 1;      // of each sequence and KV head
   int warps = 8;
   std::int64_t scratch_bytes = 0;  // zeroed once by the caller before the first run
 };
@@ -53,10 +57,13 @@ struct Device {
 };
 Device device();
 
-/// Plan for sequences of at most max_tokens tokens. Throws std::invalid_argument where no kernel serves them.
-AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens, const Device& device);
+/// Plan for sequences of at most max_tokens tokens. Throws std::invalid_argument where no kernel
+/// serves them.
+AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens,
+                       const Device& device);
 
-void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& args, void* scratch, Stream stream);
+void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& args, void* scratch,
+            Stream stream);
 
 /// cpu.h's dequantize.
 void dequantize(const CacheView& cache, const EncodeSpec* spec, void* key, void* value, Type type,

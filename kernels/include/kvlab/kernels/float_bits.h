@@ -6,8 +6,8 @@
 #include "kvlab/kernels/format.h"
 #include "kvlab/kernels/host_device.h"
 
-/// 16-bit floating-point numbers by their bits: equal on every machine, no compiler type needed. Rounding is to
-/// nearest, ties to even.
+/// 16-bit floating-point numbers by their bits: equal on every machine, no compiler type needed.
+/// Rounding is to nearest, ties to even.
 namespace kvlab::kernels {
 
 KVLAB_HD inline std::uint32_t bits_of(float x) {
@@ -22,11 +22,14 @@ KVLAB_HD inline float float_of(std::uint32_t bits) {
   return x;
 }
 
-KVLAB_HD inline float from_bf16(std::uint16_t bits) { return float_of(static_cast<std::uint32_t>(bits) << 16); }
+KVLAB_HD inline float from_bf16(std::uint16_t bits) {
+  return float_of(static_cast<std::uint32_t>(bits) << 16);
+}
 
 KVLAB_HD inline std::uint16_t to_bf16(float x) {
   const std::uint32_t bits = bits_of(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);  // NaN stays one
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<std::uint16_t>(bits >> 16 | 0x40u);  // NaN stays one
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
@@ -34,7 +37,8 @@ KVLAB_HD inline float from_f16(std::uint16_t bits) {
   const std::uint32_t sign = (bits & 0x8000u) << 16;
   const std::uint32_t rest = bits & 0x7fffu;
   if (rest >= 0x7c00u) return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-  // Shifted into place the exponent lacks 112; a product with 2^112 adds it and is exact for subnormals too.
+  // Shifted into place the exponent lacks 112; a product with 2^112 adds it and is exact for
+  // subnormals too.
   return float_of(sign | bits_of(float_of(rest << 13) * float_of(0x77800000u)));
 }
 
@@ -43,13 +47,15 @@ KVLAB_HD inline std::uint16_t to_f16(float x) {
   const std::uint32_t sign = bits >> 16 & 0x8000u;
   const std::uint32_t rest = bits & 0x7fffffffu;
   if (rest > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
-  if (rest >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and more round to infinity
+  if (rest >= 0x477ff000u)
+    return static_cast<std::uint16_t>(sign | 0x7c00u);  // 65520 and more round to infinity
   if (rest < 0x38800000u) {
     // Below 2^-14 halves are multiples of 2^-24: adding 1/2 makes the float unit round there.
     const float shifted = float_of(rest) + 0.5f;
     return static_cast<std::uint16_t>(sign | (bits_of(shifted) - 0x3f000000u));
   }
-  return static_cast<std::uint16_t>(sign | ((rest + 0xfffu + (rest >> 13 & 1u) - 0x38000000u) >> 13));
+  return static_cast<std::uint16_t>(sign |
+                                    ((rest + 0xfffu + (rest >> 13 & 1u) - 0x38000000u) >> 13));
 }
 
 /// Largest finite number of a type.

@@ -4,8 +4,8 @@
 
 #include "kvlab/kernels/float_bits.h"
 
-/// Scalar arithmetic of the uniform grids (contract section 4.2), float32 with one rounding an operation. Written
-/// apart from core/quant on purpose: each checks the other.
+/// Scalar arithmetic of the uniform grids (contract section 4.2), float32 with one rounding an
+/// operation. Written apart from core/quant on purpose: each checks the other.
 namespace kvlab::kernels {
 
 /// How a side's numbers become codes.
@@ -13,9 +13,9 @@ struct Grid {
   int bits = 2;
   Zero zero = Zero::value;
   bool integer_zero = false;  // Zero::offset: rounded_zero, else code_offset
-  bool half_up = false;       // ties of codes go up, else to even; an integer zero is always half-even
+  bool half_up = false;  // ties of codes go up, else to even; an integer zero is always half-even
   Type params = Type::f16;
-  float range_ratio = 1.0f;   // clip_kind: range
+  float range_ratio = 1.0f;        // clip_kind: range
   float levels[4] = {0, 0, 0, 0};  // Zero::codebook, ascending
 };
 
@@ -68,7 +68,8 @@ KVLAB_HD inline GroupParams params_of(const Grid& grid, float lo, float hi) {
   GroupParams params;
   if (grid.zero == Zero::none || grid.zero == Zero::codebook) {
     const float reach = -lo > hi ? -lo : hi;
-    const float steps = grid.zero == Zero::none ? static_cast<float>(symmetric_reach(grid.bits)) : 1.0f;
+    const float steps =
+        grid.zero == Zero::none ? static_cast<float>(symmetric_reach(grid.bits)) : 1.0f;
     params.scale = round_to(divide(reach, steps), grid.params);
     params.flat = params.scale == 0.0f;
     if (params.flat) params.scale = 1.0f;
@@ -91,7 +92,9 @@ KVLAB_HD inline GroupParams params_of(const Grid& grid, float lo, float hi) {
 
 /// The code before it is limited to 0 … largest_code, as a whole float; NaN for NaN.
 KVLAB_HD inline float unlimited_code(const Grid& grid, const GroupParams& params, float x) {
-  const auto rounded = [&](float v) { return grid.half_up ? std::floor(add(v, 0.5f)) : std::nearbyint(v); };
+  const auto rounded = [&](float v) {
+    return grid.half_up ? std::floor(add(v, 0.5f)) : std::nearbyint(v);
+  };
   switch (grid.zero) {
     case Zero::none:
       return add(rounded(divide(x, params.scale)), static_cast<float>(symmetric_reach(grid.bits)));
@@ -106,7 +109,8 @@ KVLAB_HD inline float unlimited_code(const Grid& grid, const GroupParams& params
       const float place = divide(x, params.scale);
       float code = 0.0f;  // a tie between two levels goes to the upper one
       for (int i = 0; i < 3; ++i) {
-        if (place >= multiply(0.5f, add(grid.levels[i], grid.levels[i + 1]))) code = static_cast<float>(i + 1);
+        if (place >= multiply(0.5f, add(grid.levels[i], grid.levels[i + 1])))
+          code = static_cast<float>(i + 1);
       }
       return code;
     }

@@ -3,21 +3,23 @@
 #include "kvlab/kernels/format.h"
 #include "kvlab/kernels/host_device.h"
 
-/// Where everything is in a block of the packed cache. The one place for it: CPU code, CUDA kernels and tests index
-/// through these functions.
+/// Where everything is in a block of the packed cache. The one place for it: CPU code, CUDA kernels
+/// and tests index through these functions.
 ///
 /// A block holds `block_tokens` tokens of one sequence and KV head:
 ///
-///   [key codes | value codes | key scales | key zeros | value scales | value zeros | norms], padded to 128 bytes
+///   [key codes | value codes | key scales | key zeros | value scales | value zeros | norms],
+///   padded to 128 bytes
 ///
-/// Codes lie in tiles of 16 tokens × d channels, in the order in which a warp's lanes want them as the A operand of
-/// mma.sync.m16n8k16 (tokens × channels for keys, channels × tokens for values): lane 4g + t holds its words side by
-/// side, 16 bytes a load. In a word, bit `16h + 8s + bits·p` starts a code; halves h are neighbours in k, so that
-/// one AND yields a register of two 16-bit subnormals code·2^(bits·p).
+/// Codes lie in tiles of 16 tokens × d channels, in the order in which a warp's lanes want them as
+/// the A operand of mma.sync.m16n8k16 (tokens × channels for keys, channels × tokens for values):
+/// lane 4g + t holds its words side by side, 16 bytes a load. In a word, bit `16h + 8s + bits·p`
+/// starts a code; halves h are neighbours in k, so that one AND yields a register of two 16-bit
+/// subnormals code·2^(bits·p).
 namespace kvlab::kernels {
 
-inline constexpr int kTile = 16;          // tokens of a tile
-inline constexpr int kBlockAlign = 128;   // bytes
+inline constexpr int kTile = 16;         // tokens of a tile
+inline constexpr int kBlockAlign = 128;  // bytes
 
 KVLAB_HD constexpr int align_up(int n, int to) { return (n + to - 1) / to * to; }
 
@@ -72,8 +74,8 @@ KVLAB_HD constexpr Layout layout_of(const Format& f) {
   return at;
 }
 
-/// Bytes that a full block needs for what it stores, without padding and the copies of a norm over all heads.
-/// `kv_heads` share one such norm.
+/// Bytes that a full block needs for what it stores, without padding and the copies of a norm over
+/// all heads. `kv_heads` share one such norm.
 KVLAB_HD constexpr double payload_bytes(const Format& f, int kv_heads) {
   const int zeros_k = stores_zero(f.key) ? 2 : 1;
   const int zeros_v = stores_zero(f.value) ? 2 : 1;
@@ -97,7 +99,8 @@ KVLAB_HD constexpr int load_words(int dim, int bits) {
 
 KVLAB_HD constexpr int tile_bytes(int dim, int bits) { return kTile * dim * bits / 8; }
 
-/// Place of a code: byte offset of its 32-bit word from the start of its side's codes, and its lowest bit in there.
+/// Place of a code: byte offset of its 32-bit word from the start of its side's codes, and its
+/// lowest bit in there.
 struct Place {
   int byte = 0;
   int bit = 0;
@@ -109,13 +112,14 @@ KVLAB_HD constexpr Place place_in_tile(int dim, int bits, int tile, int lane, in
   const int word = r / (2 * per_byte);
   const int load = load_words(dim, bits);
   Place place;
-  place.byte = tile * tile_bytes(dim, bits) + word / load * (128 * load) + lane * 4 * load + word % load * 4;
+  place.byte =
+      tile * tile_bytes(dim, bits) + word / load * (128 * load) + lane * 4 * load + word % load * 4;
   place.bit = 16 * h + 8 * (r / per_byte % 2) + bits * (r % per_byte);
   return place;
 }
 
-/// Keys: rows are tokens, k runs over channels; lane t of a row holds channels 8t … 8t+7 of every 32, so that 16-bit
-/// parameters and window keys of the same channels are one 16-byte load.
+/// Keys: rows are tokens, k runs over channels; lane t of a row holds channels 8t … 8t+7 of every
+/// 32, so that 16-bit parameters and window keys of the same channels are one 16-byte load.
 KVLAB_HD constexpr Place key_place(int dim, int bits, int token, int channel) {
   const int row = token % kTile;
   const int e = channel % 8;
@@ -130,13 +134,15 @@ KVLAB_HD constexpr Place value_place(int dim, int bits, int token, int channel) 
   return place_in_tile(dim, bits, token / kTile, channel % 8 * 4 + k % 8 / 2, r, k % 2);
 }
 
-/// Order of tokens in which a lane of row g finds what it needs of its eight tokens g, g + 8, … g + 56 side by side.
+/// Order of tokens in which a lane of row g finds what it needs of its eight tokens g, g + 8, … g +
+/// 56 side by side.
 KVLAB_HD constexpr int token_slot(int token) {
   return token / 64 * 64 + token % 8 * 8 + token % 64 / 16 * 2 + token / 8 % 2;
 }
 
 /// Index of a scale or zero within its section. One group a head row is in the order of token_slot.
-KVLAB_HD constexpr int param_index(const Format& f, const SideFormat& side, int token, int channel) {
+KVLAB_HD constexpr int param_index(const Format& f, const SideFormat& side, int token,
+                                   int channel) {
   if (side.axis == Axis::channel) return token / side.group * f.dim + channel;
   if (side.group == f.dim) return token_slot(token);
   return channel / side.group * block_tokens(f) + token;

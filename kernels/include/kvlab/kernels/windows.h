@@ -28,7 +28,8 @@ KVLAB_HD constexpr HistoryEnds history_ends(const WindowRule& rule, int tokens) 
   const int begin = rule.sink < tokens ? rule.sink : tokens;
   if (tokens <= 0) return {begin, begin};
   const int p = tokens - 1;
-  const bool whole_buffer = (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
+  const bool whole_buffer =
+      (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
   if (whole_buffer) {
     const int past = p - begin > 0 ? p - begin : 0;
     const int end = begin + past / rule.recent * rule.recent;
@@ -41,10 +42,11 @@ KVLAB_HD constexpr HistoryEnds history_ends(const WindowRule& rule, int tokens) 
   return {end, end};
 }
 
-/// Tokens that the recent ring must hold: the longest run of full-precision tokens behind the sink while a step is
-/// attended, the step's own `step_tokens` included.
+/// Tokens that the recent ring must hold: the longest run of full-precision tokens behind the sink
+/// while a step is attended, the step's own `step_tokens` included.
 KVLAB_HD constexpr int recent_capacity(const WindowRule& rule, int step_tokens) {
-  const bool whole_buffer = (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
+  const bool whole_buffer =
+      (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
   const int unit = rule.flush == Flush::ring && rule.group == 1 ? 8 : rule.group;
   const int least = rule.recent > 1 ? rule.recent : 1;
   const int held = whole_buffer ? rule.recent + 1 : least + unit;

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "cpu/row_ops.h"
+#include "kvlab/kernels/float_bits.h"
+
+/// Clipping before quantization (contract section 4.2).
+namespace kvlab::kernels::cpu {
+
+inline float limited(float x, float threshold) {
+  return x > threshold ? threshold : x < -threshold ? -threshold : x;
+}
+
+/// Ascending |x| at `index` of n numbers at a stride, exact. `sizes` holds n numbers. Magnitudes
+/// are compared by their bits, which puts NaN last.
+inline float order_statistic(const float* x, int n, int stride, int index, std::uint32_t* sizes) {
+  for (int i = 0; i < n; ++i) sizes[i] = bits_of(x[i * stride]) & 0x7fffffffu;
+  std::nth_element(sizes, sizes + index, sizes + n);
+  return float_of(sizes[index]);
+}
+
+/// Limits n numbers at a stride to their own order statistic.
+inline void clip_run(float* x, int n, int stride, int index, std::uint32_t* sizes) {
+  const float threshold = order_statistic(x, n, stride, index, sizes);
+  for (int i = 0; i < n; ++i) x[i * stride] = limited(x[i * stride], threshold);
+}
+
+/// Clips rows [count, dim] of a KV head; on Axis::channel they are one group.
+inline void clip(const SideEncode& side, const SideFormat& format, int head, float* rows, int count,
+                 int dim) {
+  std::uint32_t sizes[256];
+  switch (side.clip) {
+    case Clip::none:
+      return;
+    case Clip::calibrated:
+      for (int i = 0; i < count * dim; ++i) rows[i] = limited(rows[i], side.thresholds[head]);
+      return;
+    case Clip::row:
+      for (int row = 0; row < count; ++row)
+        clip_run(rows + row * dim, dim, 1, side.clip_index, sizes);
+      return;
+    case Clip::group:
+      if (format.axis == Axis::channel) {
+        for (int c = 0; c < dim; ++c) clip_run(rows + c, count, dim, side.clip_index, sizes);
+      } else {
+        for (int i = 0; i < count * dim; i += format.group) {
+          clip_run(rows + i, format.group, 1, side.clip_index, sizes);
+        }
+      }
+      return;
+  }
+}
+
+}  // namespace kvlab::kernels::cpu
