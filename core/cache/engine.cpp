@@ -1,7 +1,6 @@
 #include "cache/engine.h"
 
 #include <ATen/Parallel.h>
-#include <fmt/format.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "cache/backend.h"
 #include "kvlab/kernels/cpu.h"
 
 namespace kvlab::cache {
@@ -119,9 +119,8 @@ class CudaEngine final : public Engine {
 
   void dequantize(const CacheView& cache, const EncodeSpec* spec, void* key, void* value,
                   kernels::Type type, int64_t row_capacity) const override {
-    refusing([&] {
-      kernels::cuda::dequantize(cache, spec, key, value, type, row_capacity, nullptr);
-    });
+    refusing(
+        [&] { kernels::cuda::dequantize(cache, spec, key, value, type, row_capacity, nullptr); });
   }
 
   Work plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens) const override {
@@ -142,12 +141,10 @@ class CudaEngine final : public Engine {
 
 }  // namespace
 
-std::optional<std::string> missing_backend(const std::string& backend) {
-  std::string why;
-  if (backend == "cuda" && !kernels::cuda::available(&why)) {
-    return fmt::format("backend cuda is not available here: {}", why);
-  }
-  return std::nullopt;
+kernels::Type element_type(const at::Tensor& x) {
+  return x.scalar_type() == at::kHalf       ? kernels::Type::f16
+         : x.scalar_type() == at::kBFloat16 ? kernels::Type::bf16
+                                            : kernels::Type::f32;
 }
 
 std::shared_ptr<const Engine> make_engine(const std::string& backend) {

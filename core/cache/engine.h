@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,10 +48,10 @@ class Engine {
   virtual std::vector<double> time(const Work& work, int runs) const = 0;
 };
 
-/// Why the backend cannot be had on this machine, as a sentence; nothing where it can.
-std::optional<std::string> missing_backend(const std::string& backend);
+/// What kernels call the type of a tensor of float32, float16 or bfloat16.
+kernels::Type element_type(const at::Tensor& x);
 
-/// The engine of "cpu" or "cuda". Throws Error with that sentence.
+/// The engine of "cpu" or "cuda". Throws Error where it is missing (backend.h).
 std::shared_ptr<const Engine> make_engine(const std::string& backend);
 
 }  // namespace kvlab::cache

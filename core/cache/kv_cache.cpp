@@ -13,16 +13,6 @@
 #include "quant/rounding.h"
 
 namespace kvlab::cache {
-namespace {
-
-kernels::Type type_of(const at::Tensor& x) {
-  return x.scalar_type() == at::kHalf       ? kernels::Type::f16
-         : x.scalar_type() == at::kBFloat16 ? kernels::Type::bf16
-                                            : kernels::Type::f32;
-}
-
-}  // namespace
-
 KvCache::KvCache(const method::Recipe& recipe, const calibrate::Prepared& prepared,
                  const Shape& shape, const std::string& backend)
     : shape_(shape),
@@ -64,7 +54,7 @@ KvCache::KvCache(const method::Recipe& recipe, const calibrate::Prepared& prepar
   view_.recent_key = static_cast<std::uint16_t*>(recent_key_.get());
   view_.recent_value = static_cast<std::uint16_t*>(recent_value_.get());
   view_.sink_capacity = rows_.sink;
-  view_.recent_capacity = rows_.recent;
+  view_.recent_capacity = std::max(1, rows_.recent);  // a ring of no rows is never touched
   view_.sink_stride = shape.kv_heads * rows_.sink * shape.head_dim;
   view_.recent_stride = shape.kv_heads * rows_.recent * shape.head_dim;
   view_.tokens = static_cast<const std::int32_t*>(held_.get());
@@ -120,9 +110,10 @@ void KvCache::prefill(const at::Tensor& k, const at::Tensor& v,
                    std::all_of(tokens.begin(), tokens.end(),
                                [&](int64_t length) { return 0 <= length && length <= n; });
   if (!fit) {
-    throw Error(fmt::format("prefill: lengths [{}] do not fit k of {} and v of {} tokens of {} "
-                            "sequences",
-                            fmt::join(tokens, ", "), n, value.size(2), shape_.batch));
+    throw Error(
+        fmt::format("prefill: lengths [{}] do not fit k of {} and v of {} tokens of {} "
+                    "sequences",
+                    fmt::join(tokens, ", "), n, value.size(2), shape_.batch));
   }
   set_tokens(tokens);
   store(key, value, kernels::kAllTokens);
@@ -167,7 +158,7 @@ KvCache::Attended KvCache::attend(const at::Tensor& q, bool log_sum_exp) const {
   const Memory sums = log_sum_exp ? engine_->allocate(rows * 4) : nullptr;
   kernels::AttendArgs args;
   args.query = placed.get();
-  args.query_type = type_of(query);
+  args.query_type = element_type(query);
   args.query_tokens = static_cast<int>(q.size(2));
   args.q_heads = static_cast<int>(q.size(1));
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));

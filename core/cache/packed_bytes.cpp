@@ -66,8 +66,7 @@ PackedBytes sequence_bytes(const PackedFormat& packed, int64_t kv_heads, int64_t
   const int64_t blocks =
       history_blocks(packed, tokens) * kv_heads * kernels::layout_of(format).bytes;
   const int64_t windows = 2 * kv_heads * row * (rows.sink + rows.recent);
-  bytes.padding =
-      blocks + windows - bytes.codes - bytes.params - bytes.scales - bytes.window;
+  bytes.padding = blocks + windows - bytes.codes - bytes.params - bytes.scales - bytes.window;
   return bytes;
 }
 

@@ -29,7 +29,7 @@ kernels::SideFormat side_format(const UniformSpec& spec) {
   format.axis =
       spec.axis == UniformSpec::Axis::channel ? kernels::Axis::channel : kernels::Axis::token;
   format.group = static_cast<int>(spec.group);
-  format.zero = spec.grid == UniformSpec::Grid::symmetric                              ? Zero::none
+  format.zero = spec.grid == UniformSpec::Grid::symmetric                          ? Zero::none
                 : spec.grid == UniformSpec::Grid::rounded_zero || spec.code_offset ? Zero::offset
                                                                                    : Zero::value;
   format.params = kernel_type(spec.params);
@@ -62,9 +62,8 @@ kernels::WindowRule rule_of(const Settings& recipe) {
                                  : kernels::Flush::block;
   rule.sink = static_cast<int>(get_int(recipe, "window.sink"));
   rule.recent = static_cast<int>(get_int(recipe, "window.recent"));
-  rule.group =
-      static_cast<int>(std::lcm(quant::token_group(codec_of(below(recipe, "key."))),
-                                quant::token_group(codec_of(below(recipe, "value.")))));
+  rule.group = static_cast<int>(std::lcm(quant::token_group(codec_of(below(recipe, "key."))),
+                                         quant::token_group(codec_of(below(recipe, "value.")))));
   return rule;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/names.h"
+#include "cache/backend.h"
 #include "cli/verbs.h"
 #include "data/synthetic_params.h"
 #include "method/recipe.h"
@@ -69,9 +70,17 @@ json metrics_list() {
 }
 
 json backends() {
-  return {{{"name", "reference"}, {"help", "libtorch tensors, float64 accumulation"}},
-          {{"name", "cpu"}, {"help", "packed bits on the CPU; not in this release"}},
-          {{"name", "cuda"}, {"help", "packed bits on the GPU; not in this release"}}};
+  json list = {
+      {{"name", "reference"}, {"help", "libtorch tensors, float64 accumulation"}},
+      {{"name", "cpu"},
+       {"help", fmt::format("packed bits on the CPU, {} code", cache::cpu_code())}},
+      {{"name", "cuda"}, {"help", "packed bits on an NVIDIA GPU, compute capability 8.0 and up"}}};
+  for (json& backend : list) {
+    const auto missing = cache::missing_backend(backend["name"]);
+    backend["available"] = !missing;
+    if (missing) backend["help"] = backend["help"].get<std::string>() + "; " + *missing;
+  }
+  return list;
 }
 
 json components() {
@@ -131,7 +140,7 @@ const std::vector<Listing>& listings() {
       {"methods", methods, {"name", "title", "keys", "values", "paper"}},
       {"datasets", datasets, {"name", "help"}},
       {"metrics", metrics_list, {"name", "measure", "unit", "help"}},
-      {"backends", backends, {"name", "help"}},
+      {"backends", backends, {"name", "available", "help"}},
       {"components", components, {"name", "params", "help"}},
   };
   return all;

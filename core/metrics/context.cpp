@@ -40,8 +40,7 @@ ExactSingle SampleContext::exact_single(int64_t sequence, int64_t q_head, const 
                                         const at::Tensor& v, int64_t first, int64_t count) const {
   const auto compute = [&](int64_t begin, int64_t n) {
     ExactSingle exact;
-    const auto scale =
-        static_cast<float>(1.0 / std::sqrt(static_cast<double>(sample_.head_dim())));
+    const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(sample_.head_dim())));
     exact.logits =
         rows(sample_.q[sequence][q_head], begin, n).to(at::kFloat).matmul(k.t()).mul_(scale);
     const at::Tensor hidden = at::arange(k.size(0), at::kLong)

@@ -157,8 +157,8 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
     norm_metrics(sample, key, below(recipe.settings, "key.codec."), windows, arrays);
   if (measures("memory")) {
     const auto padding = [&](int64_t tokens) { return readback->padding(tokens); };
-    arrays.merge(memory(readback->bytes(WhichSide::key), readback->bytes(WhichSide::value),
-                        padding, windows, sample.tokens()));
+    arrays.merge(memory(readback->bytes(WhichSide::key), readback->bytes(WhichSide::value), padding,
+                        windows, sample.tokens()));
   }
   if (measures("tokens")) {
     measured.tokens = attention_errors.by_probe();

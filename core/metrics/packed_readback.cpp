@@ -61,9 +61,7 @@ class Stored {
   const std::uint8_t* block_of(int64_t t) const {
     return first_ + t / kernels::block_tokens(format_) * stride_;
   }
-  int token_in(int64_t t) const {
-    return static_cast<int>(t % kernels::block_tokens(format_));
-  }
+  int token_in(int64_t t) const { return static_cast<int>(t % kernels::block_tokens(format_)); }
 
   at::Tensor section(const kernels::SideFormat& side, int offset, int64_t n) const {
     const bool per_channel = side.axis == kernels::Axis::channel;
@@ -91,8 +89,7 @@ class Stored {
 /// Elements whose unclamped code of the unclipped value is out of range. x: float32 [n, d].
 int64_t count_saturated(const at::Tensor& x, const quant::UniformParams& params,
                         const quant::UniformSpec& spec) {
-  const at::Tensor codes =
-      quant::uniform_codes(quant::grouped(x.unsqueeze(0), spec), params, spec);
+  const at::Tensor codes = quant::uniform_codes(quant::grouped(x.unsqueeze(0), spec), params, spec);
   at::Tensor outside = codes.lt(0).logical_or_(codes.gt(quant::largest_code(spec)));
   if (spec.grid == quant::UniformSpec::Grid::float_zero)
     outside.logical_and_(params.flat.logical_not());
@@ -144,9 +141,8 @@ class PackedReadback final : public Readback {
     table_ = engine_->place(at::arange(pages, at::kInt));
     head_table_ = engine_->place(at::arange(pages, at::kInt) * heads());
     held_ = engine_->place(at::full({1}, begin_ + count_ + 1, at::kInt));
-    unread_ = at::arange(begin_, begin_ + count_, at::kLong)
-                  .unsqueeze(0)
-                  .ge(limits_.key.unsqueeze(1));
+    unread_ =
+        at::arange(begin_, begin_ + count_, at::kLong).unsqueeze(0).ge(limits_.key.unsqueeze(1));
   }
 
   Decoded decode(WhichSide side, int64_t sequence, int64_t head) override {
@@ -164,8 +160,7 @@ class PackedReadback final : public Readback {
     const at::Tensor x = entering(prepared.transform, captured[head].narrow(0, begin_, count_),
                                   head, keys ? stored.norms(count_) : at::Tensor());
     decoded.codec_norms.copy_(x.square().sum(-1).sqrt_());
-    decoded.saturated =
-        count_saturated(x, stored.params(keys, count_), specs_[keys ? 0 : 1]);
+    decoded.saturated = count_saturated(x, stored.params(keys, count_), specs_[keys ? 0 : 1]);
     return decoded;
   }
 
@@ -210,8 +205,8 @@ class PackedReadback final : public Readback {
     const bool per_channel = held.axis == kernels::Axis::channel;
     bytes.row_tokens = per_channel ? held.group : 1;
     bytes.code_row = rows * dim() * held.bits / 8;
-    bytes.param_row = rows * kinds * kernels::size_of(held.params) *
-                      (per_channel ? dim() : dim() / held.group);
+    bytes.param_row =
+        rows * kinds * kernels::size_of(held.params) * (per_channel ? dim() : dim() / held.group);
     if (keys && format.norm != kernels::Norm::none) {
       const int64_t norms = format.norm == kernels::Norm::heads ? sample().batch() : rows;
       bytes.scale_row = norms * kernels::size_of(format.norm_type);
@@ -221,8 +216,7 @@ class PackedReadback final : public Readback {
 
   int64_t padding(int64_t tokens) const override {
     const cache::WindowRows rows = cache::window_rows(packed_.rule, tokens, /*step_tokens=*/1);
-    return sample().batch() *
-           cache::sequence_bytes(packed_, heads(), tokens, rows).padding;
+    return sample().batch() * cache::sequence_bytes(packed_, heads(), tokens, rows).padding;
   }
 
  private:
@@ -239,7 +233,8 @@ class PackedReadback final : public Readback {
     view.rule.sink = static_cast<int>(std::min<int64_t>(packed_.rule.sink, sample().tokens()));
     view.batch = 1;
     view.kv_heads = static_cast<int>(head < 0 ? heads() : 1);
-    view.pool = static_cast<std::uint8_t*>(pool_.get()) + std::max<int64_t>(head, 0) * block_bytes();
+    view.pool =
+        static_cast<std::uint8_t*>(pool_.get()) + std::max<int64_t>(head, 0) * block_bytes();
     view.block_table = static_cast<const std::int32_t*>((head < 0 ? table_ : head_table_).get());
     const int64_t first = std::max<int64_t>(head, 0) * sample().tokens() * dim();
     view.sink_key = view.recent_key = static_cast<std::uint16_t*>(placed_k_.get()) + first;
@@ -256,6 +251,7 @@ class PackedReadback final : public Readback {
                  .sink = static_cast<int>(begin_),
                  .recent = 0,
                  .group = packed_.rule.group};
+    span.table_stride = blocks_;
     return span;
   }
 
@@ -310,7 +306,7 @@ class PackedReadback final : public Readback {
     probes.tokens = static_cast<const std::int32_t*>(held_at_probes_.get());
     kernels::AttendArgs args;
     args.query = placed.get();
-    args.query_type = packed_.format.window;
+    args.query_type = cache::element_type(query);
     args.q_heads = static_cast<int>(group);
     args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim())));
     if (packed_.quantized) spec_.fill(args, head);

@@ -21,8 +21,7 @@ std::optional<ProbeErrors> key_errors(const ExactSingle& exact, const SingleProb
   constexpr double kMostGrowth = 80;  // e^80 is finite in float32
   constexpr double kLeastLeft = 0.01;
   const at::Tensor weights = exact.weights.narrow(1, probes.begin, n);
-  const auto scale =
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(probes.q.size(1))));
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(probes.q.size(1))));
   at::Tensor delta = probes.q.matmul(probes.k_read.t()).mul_(scale);
   delta.sub_(exact.logits.narrow(1, probes.begin, n)).masked_fill_(probes.unread, 0.0f);
   const auto [least, most] = delta.aminmax();
@@ -32,8 +31,7 @@ std::optional<ProbeErrors> key_errors(const ExactSingle& exact, const SingleProb
   const at::Tensor change = delta.expm1().mul_(weights);
   const at::Tensor sum = change.sum(-1, false, at::kDouble);
   if (!(sum.min().item<double>() > kLeastLeft - 1)) return std::nullopt;
-  const at::Tensor by_values =
-      change.matmul(probes.v.narrow(0, probes.begin, n)).to(at::kDouble);
+  const at::Tensor by_values = change.matmul(probes.v.narrow(0, probes.begin, n)).to(at::kDouble);
   const at::Tensor column = sum.unsqueeze(-1);
   errors.key_error = (by_values - column * exact.output) / (column + 1);
   errors.kl = sum.log1p() - (weights * delta).sum(-1, false, at::kDouble);

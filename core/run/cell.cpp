@@ -42,8 +42,9 @@ void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationS
                          calibration, calibrations, progress);
   result.warnings.insert(result.warnings.end(), prepared.notes.begin(), prepared.notes.end());
 
-  const metrics::Measured measured = metrics::evaluate(*loaded.context, prepared, cell.recipe,
-                                                       {cell.measure.begin(), cell.measure.end()});
+  const metrics::Measured measured =
+      metrics::evaluate(*loaded.context, prepared, cell.recipe,
+                        {cell.measure.begin(), cell.measure.end()}, cell.backend);
   for (const auto& [name, tensor] : measured.metrics) {
     result.metrics[name] = array_of(tensor);
     result.scalars[name] = metrics::scalar_of(name, tensor);

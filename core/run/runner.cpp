@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/h5.h"
 #include "base/names.h"
+#include "cache/backend.h"
 #include "run/cell.h"
 #include "run/provenance.h"
 #include "store/store.h"
@@ -241,6 +242,7 @@ std::vector<size_t> selected(const config::Plan& plan, const Options& options) {
 
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop) {
+  if (auto reason = cache::missing_backend(experiment.backend)) throw Error(*reason);
   const std::vector<size_t> cells = selected(plan, options);
   const store::RunLock lock(experiment.output);
   if (!lock.is_effective()) {
