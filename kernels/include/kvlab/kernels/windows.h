@@ -4,8 +4,9 @@
 
 namespace kvlab::kernels {
 
-/// When tokens leave the recent window (contract section 4.3).
-enum class Flush : unsigned char { block, full, kivi, ring };
+/// When tokens leave the recent window (contract section 4.3). `whole` is no rule of an experiment:
+/// every complete group is history, the own token's too, as in a prefix that is only read.
+enum class Flush : unsigned char { block, full, kivi, ring, whole };
 
 /// The window rule of a cache, the same for all its sequences and layers.
 struct WindowRule {
@@ -28,6 +29,10 @@ KVLAB_HD constexpr HistoryEnds history_ends(const WindowRule& rule, int tokens) 
   const int begin = rule.sink < tokens ? rule.sink : tokens;
   if (tokens <= 0) return {begin, begin};
   const int p = tokens - 1;
+  if (rule.flush == Flush::whole) {
+    const int end = begin + (tokens - begin) / rule.group * rule.group;
+    return {end, end};
+  }
   const bool whole_buffer =
       (rule.flush == Flush::full || rule.flush == Flush::kivi) && rule.recent > 0;
   if (whole_buffer) {
