@@ -144,8 +144,7 @@ class Worker {
       const int last = tokens_ - args_.query_tokens + r / group_;
       const int seen = std::clamp(last + 1 - token, 0, count);
       std::fill(row + seen, row + count, 0.0f);
-      float most = partial_.most[r];
-      for (int t = 0; t < seen; ++t) most = row[t] > most ? row[t] : most;
+      const float most = ops_.largest(row, seen, partial_.most[r]);
       if (most == kMinusInfinity) {
         const bool unordered = std::any_of(row, row + seen, [](float x) { return x != x; });
         std::fill(row, row + seen, unordered ? std::numeric_limits<float>::quiet_NaN() : 0.0f);

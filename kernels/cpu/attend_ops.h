@@ -36,6 +36,9 @@ struct AttendOps {
   void (*window_sums)(const std::uint16_t* const* values, int count, int dim, Type type,
                       const float* weights, int stride, int rows, float* sums);
 
+  /// The largest of n logits and `most`; NaN does not count.
+  float (*largest)(const float* logits, int n, float most);
+
   /// Replaces n logits by exp(logit − most) and returns their sum.
   float (*weights)(float* logits, int n, float most);
 };

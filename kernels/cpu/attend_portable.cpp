@@ -59,6 +59,11 @@ void window_sums(const std::uint16_t* const* values, int count, int dim, Type ty
   }
 }
 
+float largest_logit(const float* logits, int n, float most) {
+  for (int i = 0; i < n; ++i) most = logits[i] > most ? logits[i] : most;
+  return most;
+}
+
 float weights(float* logits, int n, float most) {
   float sum = 0;
   for (int i = 0; i < n; ++i) {
@@ -71,8 +76,8 @@ float weights(float* logits, int n, float most) {
 }  // namespace
 
 const AttendOps& portable_attend() {
-  static constexpr AttendOps ops = {&packed_logits, &packed_sums, &window_logits, &window_sums,
-                                    &weights};
+  static constexpr AttendOps ops = {&packed_logits, &packed_sums,   &window_logits,
+                                    &window_sums,   &largest_logit, &weights};
   return ops;
 }
 

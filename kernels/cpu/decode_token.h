@@ -62,7 +62,7 @@ inline PackedSide packed_values(const CacheView& cache, const Layout& layout,
 /// The number that a token's decoded key is multiplied by.
 inline float norm_factor(const PackedSide& keys, int token) {
   if (keys.norm == nullptr) return 1.0f;
-  const float norm = load_number(keys.norm, token, keys.format->norm_type);
+  const float norm = load_number(keys.norm, norm_index(token), keys.format->norm_type);
   return keys.format->norm_inverse ? 1.0f / norm : norm;
 }
 

@@ -168,7 +168,7 @@ class Worker {
     if (!early) take_norms(from, count);
     if (!how.scale_first) divide_by_norms(count);
     for (int i = 0; i < count; ++i) {
-      store_number(norms, from + i, cache_.format.norm_type, norms_[i]);
+      store_number(norms, norm_index(from + i), cache_.format.norm_type, norms_[i]);
     }
   }
 
@@ -177,7 +177,8 @@ class Worker {
   void store_params(const Grid& grid, int n, std::uint8_t* scale, std::uint8_t* zero, bool zeros,
                     Index index) {
     for (int i = 0; i < n; ++i) {
-      const GroupParams params = params_of(grid, lo_[i], hi_[i]);
+      // Which zero, −0 or 0, is least depends on the order of comparisons: always 0.
+      const GroupParams params = params_of(grid, lo_[i] + 0.0f, hi_[i] + 0.0f);
       scale_[i] = params.scale;
       zero_[i] = params.zero;
       flat_[i] = params.flat ? 1.0f : 0.0f;

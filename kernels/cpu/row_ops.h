@@ -5,8 +5,9 @@
 #include "kvlab/kernels/cache.h"
 
 /// The stages between captured rows and packed codes, on a buffer of `count` rows of `dim` float32
-/// numbers. Every instruction set has its own version of each, and all give the same bits: sums of
-/// products run in the order of the portable code, without fused multiply-add.
+/// numbers. Every instruction set has its own version of each. All give the same bits (square sums
+/// but for their last ones): terms are added in the order of the portable code, without fused
+/// multiply-add, so that codes do not depend on the processor.
 namespace kvlab::kernels::cpu {
 
 /// Scale and zero of a stretch of elements, as arrays: of a row's groups, or of the channels.
