@@ -32,6 +32,7 @@ KvCache::KvCache(const method::Recipe& recipe, const calibrate::Prepared& prepar
   const int64_t pages = shape.batch * blocks;
   pool_ = engine_->allocate(pages * shape.kv_heads * kernels::layout_of(packed_.format).bytes);
   table_ = engine_->place(at::arange(pages, at::kInt));
+  head_table_ = engine_->place(at::arange(pages, at::kInt) * shape.kv_heads);
   held_ = engine_->place(at::zeros({shape.batch}, at::kInt));
   const auto window = [&](int rows) {
     return engine_->allocate(shape.batch * shape.kv_heads * rows * shape.head_dim * 2);
@@ -79,7 +80,7 @@ void KvCache::set_tokens(std::vector<int64_t> tokens) {
   engine_->write(held_.get(), held.data_ptr(), static_cast<int64_t>(held.nbytes()));
 }
 
-void KvCache::store(const at::Tensor& k, const at::Tensor& v, int step) {
+Work KvCache::storing(const at::Tensor& k, const at::Tensor& v, int step) const {
   const Memory key = engine_->place(k);
   const Memory value = engine_->place(v);
   kernels::TokenSource source;
@@ -90,12 +91,14 @@ void KvCache::store(const at::Tensor& k, const at::Tensor& v, int step) {
   source.head_stride = k.stride(1);
   source.token_stride = k.stride(2);
   const int tokens = static_cast<int>(k.size(2));
-  engine_->write_windows(view_, source, step, tokens, nullptr);
-  if (!packed_.quantized) return;
-  // A step's tokens pass through the ring, which is as much longer; a prefill may be longer still.
-  const bool from_ring = step != kernels::kAllTokens;
-  engine_->encode(view_, spec_, from_ring ? kernels::TokenSource{} : source, step,
-                  from_ring ? rows_.recent : tokens, nullptr);
+  return [this, key, value, source, step, tokens](kernels::cuda::Stream stream) {
+    engine_->write_windows(view_, source, step, tokens, stream);
+    if (!packed_.quantized) return;
+    // A step's tokens pass through the ring; a prefill may be longer than it.
+    const bool from_ring = step != kernels::kAllTokens;
+    engine_->encode(view_, spec_, from_ring ? kernels::TokenSource{} : source, step,
+                    from_ring ? rows_.recent : tokens, stream);
+  };
 }
 
 void KvCache::prefill(const at::Tensor& k, const at::Tensor& v,
@@ -116,7 +119,13 @@ void KvCache::prefill(const at::Tensor& k, const at::Tensor& v,
                     fmt::join(tokens, ", "), n, value.size(2), shape_.batch));
   }
   set_tokens(tokens);
-  store(key, value, kernels::kAllTokens);
+  storing(key, value, kernels::kAllTokens)(nullptr);
+}
+
+Work KvCache::prefill_work(const at::Tensor& k, const at::Tensor& v) {
+  prefill(k, v);
+  return storing(captured(k, "k", shape_.capacity), captured(v, "v", shape_.capacity),
+                 kernels::kAllTokens);
 }
 
 void KvCache::append(const at::Tensor& k, const at::Tensor& v) {
@@ -134,11 +143,10 @@ void KvCache::append(const at::Tensor& k, const at::Tensor& v) {
   std::vector<int64_t> tokens = tokens_;
   for (int64_t& count : tokens) count += n;
   set_tokens(std::move(tokens));
-  store(key, value, static_cast<int>(n));
+  storing(key, value, static_cast<int>(n))(nullptr);
 }
 
-KvCache::Attended KvCache::attend(const at::Tensor& q, bool log_sum_exp) const {
-  const c10::NoGradGuard no_grad;
+KvCache::Attention KvCache::attention(const at::Tensor& q, bool log_sum_exp) const {
   const bool fits = q.dim() == 4 && q.size(0) == shape_.batch && q.size(3) == shape_.head_dim &&
                     q.size(2) >= 1 && q.size(2) <= kMostStep && q.size(1) > 0 &&
                     q.size(1) % shape_.kv_heads == 0;
@@ -152,75 +160,117 @@ KvCache::Attended KvCache::attend(const at::Tensor& q, bool log_sum_exp) const {
   if (query.scalar_type() == at::kDouble) query = query.to(at::kFloat);
   query = query.transpose(1, 2).contiguous();
 
-  const Memory placed = engine_->place(query);
-  const Memory output = engine_->allocate(query.numel() * 4);
-  const int64_t rows = query.numel() / shape_.head_dim;
-  const Memory sums = log_sum_exp ? engine_->allocate(rows * 4) : nullptr;
+  Attention attention;
+  attention.sizes = query.sizes().vec();
+  attention.query = engine_->place(query);
+  attention.output = engine_->allocate(query.numel() * 4);
+  if (log_sum_exp) attention.log_sum_exp = engine_->allocate(query.numel() / shape_.head_dim * 4);
   kernels::AttendArgs args;
-  args.query = placed.get();
+  args.query = attention.query.get();
   args.query_type = element_type(query);
   args.query_tokens = static_cast<int>(q.size(2));
   args.q_heads = static_cast<int>(q.size(1));
   args.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));
   tensors_.fill(args);
-  args.output = output.get();
+  args.output = attention.output.get();
   args.output_type = kernels::Type::f32;
-  args.log_sum_exp = static_cast<float*>(sums.get());
-  engine_->plan_attend(view_, args, static_cast<int>(shape_.capacity))(nullptr);
+  args.log_sum_exp = static_cast<float*>(attention.log_sum_exp.get());
+  attention.work = engine_->plan_attend(view_, args, static_cast<int>(shape_.capacity));
+  return attention;
+}
 
+KvCache::Attended KvCache::attend(const at::Tensor& q, bool log_sum_exp) const {
+  const c10::NoGradGuard no_grad;
+  const Attention attention = this->attention(q, log_sum_exp);
+  attention.work(nullptr);
+  const auto read = [&](const Memory& memory, std::vector<int64_t> sizes) {
+    at::Tensor rows = at::empty(sizes, at::kFloat);
+    engine_->read(rows.data_ptr(), memory.get(), static_cast<int64_t>(rows.nbytes()));
+    return rows.transpose(1, 2).contiguous();
+  };
+  const std::vector<int64_t>& sizes = attention.sizes;
   Attended attended;
-  at::Tensor rows_out = at::empty(query.sizes(), at::kFloat);
-  engine_->read(rows_out.data_ptr(), output.get(), static_cast<int64_t>(rows_out.nbytes()));
-  attended.output = rows_out.transpose(1, 2).contiguous();
+  attended.output = read(attention.output, sizes);
   if (log_sum_exp) {
-    at::Tensor found = at::empty({q.size(0), q.size(2), q.size(1)}, at::kFloat);
-    engine_->read(found.data_ptr(), sums.get(), static_cast<int64_t>(found.nbytes()));
-    attended.log_sum_exp = found.transpose(1, 2).contiguous();
+    attended.log_sum_exp = read(attention.log_sum_exp, {sizes[0], sizes[1], sizes[2]});
   }
   return attended;
 }
 
-at::Tensor KvCache::all_tokens(const at::Tensor& history, const std::uint16_t* sink,
-                               const std::uint16_t* recent, bool keys) const {
+Work KvCache::attend_work(const at::Tensor& q) const {
+  const c10::NoGradGuard no_grad;
+  const auto attention = std::make_shared<const Attention>(this->attention(q, false));
+  return [attention](kernels::cuda::Stream stream) { attention->work(stream); };
+}
+
+kernels::CacheView KvCache::head_view(int64_t sequence, int64_t head) const {
+  kernels::CacheView view = view_;
+  view.batch = 1;
+  view.kv_heads = 1;
+  view.pool += head * kernels::layout_of(packed_.format).bytes;
+  view.block_table =
+      static_cast<const std::int32_t*>(head_table_.get()) + sequence * view.table_stride;
+  const int64_t index = sequence * shape_.kv_heads + head;
+  const int64_t sink = index * rows_.sink * shape_.head_dim;
+  const int64_t recent = index * rows_.recent * shape_.head_dim;
+  view.sink_key += sink;
+  view.sink_value += sink;
+  view.recent_key += recent;
+  view.recent_value += recent;
+  view.tokens += sequence;
+  return view;
+}
+
+at::Tensor KvCache::head_tokens(const at::Tensor& history, const kernels::CacheView& view,
+                                int64_t tokens, bool keys) const {
   const auto rows_of = [&](const std::uint16_t* from, int rows) {
-    at::Tensor held = at::empty({shape_.batch, shape_.kv_heads, rows, shape_.head_dim},
-                                quant::scalar_type(shape_.dtype));
+    at::Tensor held = at::empty({rows, shape_.head_dim}, quant::scalar_type(shape_.dtype));
     engine_->read(held.data_ptr(), from, static_cast<int64_t>(held.nbytes()));
     return held.to(at::kFloat);
   };
-  const at::Tensor sinks = rows_of(sink, rows_.sink);
-  const at::Tensor ring = rows_of(recent, rows_.recent);
-  at::Tensor all =
-      at::zeros({shape_.batch, shape_.kv_heads, longest(), shape_.head_dim}, at::kFloat);
-  for (int64_t b = 0; b < shape_.batch; ++b) {
-    const auto count = static_cast<int>(tokens_[static_cast<size_t>(b)]);
-    const kernels::HistoryEnds ends = kernels::history_ends(view_.rule, count);
-    const int begin = kernels::history_begin(view_, count);
-    const int end = keys ? ends.key : ends.value;
-    all[b].narrow(1, 0, begin).copy_(sinks[b].narrow(1, 0, begin));
-    all[b].narrow(1, begin, end - begin).copy_(history[b].narrow(1, 0, end - begin));
-    if (end == count) continue;
+  const auto count = static_cast<int>(tokens);
+  const kernels::HistoryEnds ends = kernels::history_ends(view.rule, count);
+  const int begin = kernels::history_begin(view, count);
+  const int end = keys ? ends.key : ends.value;
+  const at::Tensor sink = rows_of(keys ? view.sink_key : view.sink_value, rows_.sink);
+  const at::Tensor ring = rows_of(keys ? view.recent_key : view.recent_value, rows_.recent);
+  std::vector<at::Tensor> parts = {sink.narrow(0, 0, begin), history.narrow(0, 0, end - begin)};
+  if (end < count) {
     const at::Tensor places = at::arange(end, count, at::kLong).remainder_(rows_.recent);
-    all[b].narrow(1, end, count - end).copy_(ring[b].index_select(1, places));
+    parts.push_back(ring.index_select(0, places));
   }
-  return all;
+  return at::cat(parts);
 }
 
-KvCache::Tokens KvCache::dequantize() const {
+KvCache::Tokens KvCache::dequantize(int64_t sequence, int64_t head) const {
   const c10::NoGradGuard no_grad;
-  const int64_t rows = std::max<int64_t>(1, longest() - std::min<int64_t>(rows_.sink, longest()));
-  at::Tensor k = at::zeros({shape_.batch, shape_.kv_heads, rows, shape_.head_dim}, at::kFloat);
-  at::Tensor v = at::zeros_like(k);
-  if (packed_.quantized) {
+  const int64_t tokens = tokens_.at(static_cast<size_t>(sequence));
+  const kernels::CacheView view = head_view(sequence, head);
+  at::Tensor k = at::empty({tokens, shape_.head_dim}, at::kFloat);
+  at::Tensor v = at::empty_like(k);
+  if (packed_.quantized && tokens > 0) {
     const auto bytes = static_cast<int64_t>(k.nbytes());
     const Memory key = engine_->allocate(bytes);
     const Memory value = engine_->allocate(bytes);
-    engine_->dequantize(view_, &spec_, key.get(), value.get(), kernels::Type::f32, rows);
+    const kernels::EncodeSpec spec = tensors_.encode(head);
+    engine_->dequantize(view, &spec, key.get(), value.get(), kernels::Type::f32, tokens);
     engine_->read(k.data_ptr(), key.get(), bytes);
     engine_->read(v.data_ptr(), value.get(), bytes);
   }
-  return {all_tokens(k, view_.sink_key, view_.recent_key, true),
-          all_tokens(v, view_.sink_value, view_.recent_value, false)};
+  return {head_tokens(k, view, tokens, true), head_tokens(v, view, tokens, false)};
+}
+
+KvCache::Tokens KvCache::dequantize() const {
+  const std::vector<int64_t> sizes = {shape_.batch, shape_.kv_heads, longest(), shape_.head_dim};
+  Tokens all{at::zeros(sizes, at::kFloat), at::zeros(sizes, at::kFloat)};
+  for (int64_t b = 0; b < shape_.batch; ++b) {
+    for (int64_t head = 0; head < shape_.kv_heads; ++head) {
+      const Tokens one = dequantize(b, head);
+      all.k[b][head].narrow(0, 0, one.k.size(0)).copy_(one.k);
+      all.v[b][head].narrow(0, 0, one.v.size(0)).copy_(one.v);
+    }
+  }
+  return all;
 }
 
 PackedBytes KvCache::bytes() const {

@@ -50,11 +50,20 @@ class KvCache {
   Attended attend(const at::Tensor& q, bool log_sum_exp = false) const;
 
   struct Tokens {
-    at::Tensor k, v;  // float32 [B, Hkv, longest, d]; rows beyond a sequence's tokens are 0
+    at::Tensor k, v;
   };
 
-  /// All tokens as attention reads them, in the space of the captured tensors.
+  /// All tokens as attention reads them, in the space of the captured tensors: float32 [B, Hkv,
+  /// longest, d]; rows beyond a sequence's tokens are 0.
   Tokens dequantize() const;
+
+  /// Those of one head of one sequence, [tokens, d].
+  Tokens dequantize(int64_t sequence, int64_t head) const;
+
+  /// Work that can be timed: what `prefill` of these tokens does after it has placed them, and what
+  /// `attend` does once it is planned. The cache must outlive it.
+  Work prefill_work(const at::Tensor& k, const at::Tensor& v);
+  Work attend_work(const at::Tensor& q) const;
 
   /// Tokens of each sequence.
   const std::vector<int64_t>& tokens() const { return tokens_; }
@@ -62,16 +71,22 @@ class KvCache {
   /// What is held now. Blocks count from the first token in them on; windows are held whole.
   PackedBytes bytes() const;
 
-  const kernels::CacheView& view() const { return view_; }
-  const kernels::EncodeSpec& spec() const { return spec_; }
   const Engine& engine() const { return *engine_; }
-  const PackedFormat& format() const { return packed_; }
 
  private:
-  void store(const at::Tensor& k, const at::Tensor& v, int step);
+  /// An attend with its memory.
+  struct Attention {
+    Memory query, output, log_sum_exp;
+    std::vector<int64_t> sizes;  // of the query as kernels take it, [B, n, Hq, d]
+    Work work;
+  };
+
+  Work storing(const at::Tensor& k, const at::Tensor& v, int step) const;
+  Attention attention(const at::Tensor& q, bool log_sum_exp) const;
+  kernels::CacheView head_view(int64_t sequence, int64_t head) const;
+  at::Tensor head_tokens(const at::Tensor& history, const kernels::CacheView& view, int64_t tokens,
+                         bool keys) const;
   void set_tokens(std::vector<int64_t> tokens);
-  at::Tensor all_tokens(const at::Tensor& history, const std::uint16_t* sink,
-                        const std::uint16_t* recent, bool keys) const;
   at::Tensor captured(const at::Tensor& x, const char* name, int64_t most) const;
   int64_t longest() const;
 
@@ -81,7 +96,7 @@ class KvCache {
   PackedSpec tensors_;
   kernels::EncodeSpec spec_;
   WindowRows rows_;
-  Memory pool_, table_, held_, sink_key_, sink_value_, recent_key_, recent_value_;
+  Memory pool_, table_, head_table_, held_, sink_key_, sink_value_, recent_key_, recent_value_;
   kernels::CacheView view_;
   std::vector<int64_t> tokens_;
 };

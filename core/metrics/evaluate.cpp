@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "metrics/attention.h"
+#include "metrics/kernel_time.h"
 #include "metrics/memory.h"
 #include "metrics/norms.h"
 #include "metrics/readback.h"
@@ -159,6 +160,14 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
     const auto padding = [&](int64_t tokens) { return readback->padding(tokens); };
     arrays.merge(memory(readback->bytes(WhichSide::key), readback->bytes(WhichSide::value), padding,
                         windows, sample.tokens()));
+  }
+  if (measures("kernel_time")) {
+    const KernelTime time = time_kernels(sample, method, recipe, backend);
+    for (const auto& [name, samples] :
+         {std::pair{"encode_us", &time.encode}, std::pair{"decode_us", &time.decode}}) {
+      arrays[name] = at::scalar_tensor(median(*samples) / 1e3, at::kDouble);
+      measured.samples[name] = at::tensor(*samples, at::kDouble);
+    }
   }
   if (measures("tokens")) {
     measured.tokens = attention_errors.by_probe();

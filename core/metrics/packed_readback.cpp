@@ -140,7 +140,7 @@ class PackedReadback final : public Readback {
     pool_ = engine_->allocate(pages * heads() * block_bytes());
     table_ = engine_->place(at::arange(pages, at::kInt));
     head_table_ = engine_->place(at::arange(pages, at::kInt) * heads());
-    held_ = engine_->place(at::full({1}, begin_ + count_ + 1, at::kInt));
+    held_ = engine_->place(at::full({1}, sample().tokens(), at::kInt));
     unread_ =
         at::arange(begin_, begin_ + count_, at::kLong).unsqueeze(0).ge(limits_.key.unsqueeze(1));
   }
@@ -247,7 +247,7 @@ class PackedReadback final : public Readback {
   /// The same with the whole span as history, whatever the windows.
   CacheView span_view(int64_t head) const {
     CacheView span = view(head);
-    span.rule = {.flush = kernels::Flush::block,
+    span.rule = {.flush = kernels::Flush::whole,
                  .sink = static_cast<int>(begin_),
                  .recent = 0,
                  .group = packed_.rule.group};

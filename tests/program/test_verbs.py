@@ -81,7 +81,9 @@ def test_list(what: str, kvlab: Kvlab) -> None:
     if what == "metrics":
         assert {"wo_rel", "attn_kl", "bits_at_128k"} <= {item["name"] for item in items}
     if what == "backends":
-        assert "not in this release" in text
+        available = {item["name"]: item["available"] for item in items}
+        assert available["reference"] and available["cpu"]
+        assert available["cuda"] or "backend cuda is not available here: " in text
 
 
 @pytest.mark.parametrize("method", ["kivi", "oscar_ots", "optr"])
