@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/names.h"
 #include "cache/backend.h"
+#include "cache/packed_format.h"
 #include "cli/verbs.h"
 #include "data/synthetic_params.h"
 #include "method/recipe.h"
@@ -150,6 +151,7 @@ void show_method(const std::string& id, bool as_json) {
   const method::Recipe& recipe = method::preset(id);
   const json form = method::canonical(recipe, 128);
   const method::Source& source = recipe.source;
+  const auto refusal = cache::packed_refusal(recipe.settings, 128, DType::bf16);
   if (as_json) {
     json all = {{"id", recipe.id},
                 {"title", recipe.title},
@@ -161,6 +163,7 @@ void show_method(const std::string& id, bool as_json) {
                   {"differs", source.differs}}},
                 {"needs_calibration", method::needs_calibration(recipe)}};
     all["published_bits"] = source.published_bits ? json(*source.published_bits) : json();
+    all["packed"] = refusal ? json(*refusal) : json(true);
     fmt::print("{}\n", all.dump(2));
     return;
   }
@@ -169,8 +172,9 @@ void show_method(const std::string& id, bool as_json) {
   if (!source.code.empty()) fmt::print("code: {}\n", source.code);
   if (!source.origin.empty()) fmt::print("origin: {}\n", source.origin);
   if (source.published_bits) fmt::print("published bits per element: {}\n", *source.published_bits);
-  fmt::print("needs calibration: {}\n\nrecipe (at d = 128):\n",
-             method::needs_calibration(recipe) ? "yes" : "no");
+  fmt::print("needs calibration: {}\n", method::needs_calibration(recipe) ? "yes" : "no");
+  fmt::print("backends (at d = 128): reference{}\n\nrecipe (at d = 128):\n",
+             refusal ? " alone; " + *refusal : ", cpu, cuda");
   for (const auto& [section, settings] : form.items()) {
     fmt::print("  {}:\n", section);
     for (const auto& [key, value] : settings.items()) {

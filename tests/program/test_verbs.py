@@ -91,7 +91,9 @@ def test_show(method: str, kvlab: Kvlab) -> None:
     shown = json.loads(kvlab.ok("show", method, "--json").out)
     assert shown["id"] == method and {"key", "value", "window"} <= shown["recipe"].keys()
     assert shown["source"]["paper"] and "published_bits" in shown
+    assert shown["packed"] is True
     text = kvlab.ok("show", method).out
+    assert "backends (at d = 128): reference, cpu, cuda" in text
     assert shown["source"]["paper"] in text and all(sentence in text for sentence in shown["source"]["differs"])
 
 
