@@ -3,6 +3,14 @@
 #include <cmath>
 
 namespace kvlab::metrics {
+namespace {
+
+/// Products of matching rows of [P, n], float64 [P].
+at::Tensor row_products(const at::Tensor& a, const at::Tensor& b) {
+  return a.unsqueeze(1).bmm(b.unsqueeze(2)).flatten().to(at::kDouble);
+}
+
+}  // namespace
 
 std::optional<ProbeErrors> key_errors(const ExactSingle& exact, const SingleProbes& probes) {
   ProbeErrors errors;
@@ -22,25 +30,26 @@ std::optional<ProbeErrors> key_errors(const ExactSingle& exact, const SingleProb
   constexpr double kLeastLeft = 0.01;
   const at::Tensor weights = exact.weights.narrow(1, probes.begin, n);
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(probes.q.size(1))));
-  at::Tensor delta = probes.q.matmul(probes.k_read.t()).mul_(scale);
-  delta.sub_(exact.logits.narrow(1, probes.begin, n)).masked_fill_(probes.unread, 0.0f);
+  at::Tensor delta = at::addmm(exact.logits.narrow(1, probes.begin, n), probes.q * scale,
+                               probes.k_read.t(), /*beta=*/-1);
+  delta.masked_fill_(probes.unread, 0.0f);
   const auto [least, most] = delta.aminmax();
   const bool is_small = most.item<double>() <= kMostGrowth && std::isfinite(least.item<double>());
   if (!is_small) return std::nullopt;
 
   const at::Tensor change = delta.expm1().mul_(weights);
-  const at::Tensor sum = change.sum(-1, false, at::kDouble);
+  const at::Tensor sum = change.sum(-1).to(at::kDouble);
   if (!(sum.min().item<double>() > kLeastLeft - 1)) return std::nullopt;
   const at::Tensor by_values = change.matmul(probes.v.narrow(0, probes.begin, n)).to(at::kDouble);
   const at::Tensor column = sum.unsqueeze(-1);
   errors.key_error = (by_values - column * exact.output) / (column + 1);
-  errors.kl = sum.log1p() - (weights * delta).sum(-1, false, at::kDouble);
+  errors.kl = sum.log1p() - row_products(weights, delta);
+  const at::Tensor visible = (probes.positions + 1).to(at::kDouble);
+  errors.logit_mse = row_products(delta, delta) / visible;
 
   at::Tensor read = exact.logits.clone();
   read.narrow(1, probes.begin, n).add_(delta);
   errors.top1 = read.argmax(-1).eq(exact.strongest).to(at::kDouble);
-  const at::Tensor visible = (probes.positions + 1).to(at::kDouble);
-  errors.logit_mse = delta.square_().sum(-1, false, at::kDouble) / visible;
   if (!errors.key_error.isfinite().all().item<bool>()) return std::nullopt;
   return errors;
 }

@@ -72,9 +72,11 @@ TEST_CASE("cpu and reference agree on every preset", "[metrics]") {
   for (const std::string& id : method::method_ids()) {
     CAPTURE(d, pattern, id);
     const method::Recipe method =
-        recipe(id, id.find("optr") != std::string::npos
-                       ? Settings{{"calibrate.tokens", 256}, {"calibrate.steps", 2}}
-                       : Settings{});
+        recipe(id, id.find("optr") != std::string::npos ? Settings{{"calibrate.tokens", 400},
+                                                                   {"calibrate.steps", 2},
+                                                                   {"calibrate.sink", 4},
+                                                                   {"calibrate.recent", 32}}
+                                                        : Settings{});
     const auto measured = [&](const std::string& backend) {
       return cases::run(sample, method, cases::kAll, &calibration, 0, backend);
     };
