@@ -1,39 +1,40 @@
+// What cuda.h and cuda_device.h are in a build without a CUDA toolkit: available() says so, and
+// whoever calls on regardless is told in a sentence.
 #include <stdexcept>
-#include <string>
 
-#include "kvlab/kernels/cuda.h"
+#include "kvlab/kernels/cuda_device.h"
 
-/// cuda.h in a build without a CUDA compiler: every call says so.
 namespace kvlab::kernels::cuda {
 namespace {
 
-constexpr const char* kReason = "this build has no CUDA parts (nvcc was not found)";
+constexpr const char* kAbsent =
+    "this build has no CUDA kernels: no nvcc was found when it was configured";
 
-[[noreturn]] void refuse() { throw std::runtime_error(kReason); }
+[[noreturn]] void absent() { throw std::runtime_error(kAbsent); }
 
 }  // namespace
 
 bool available(std::string* why) {
-  if (why) *why = kReason;
+  if (why != nullptr) *why = kAbsent;
   return false;
 }
 
-void write_windows(const CacheView&, const TokenSource&, int, int, Stream) { refuse(); }
-
-void encode(const CacheView&, const EncodeSpec&, const TokenSource&, int, int, Stream) { refuse(); }
-
-void flush(const Layer&, const Layer*, int, int, int, Stream) { refuse(); }
-
-void advance(std::int32_t*, int, int, Stream) { refuse(); }
-
-Device device() { refuse(); }
-
-AttendPlan plan_attend(const CacheView&, const AttendArgs&, int, const Device&) { refuse(); }
-
-void attend(const AttendPlan&, const CacheView&, const AttendArgs&, void*, Stream) { refuse(); }
-
+void write_windows(const CacheView&, const TokenSource&, int, int, Stream) { absent(); }
+void encode(const CacheView&, const EncodeSpec&, const TokenSource&, int, int, Stream) { absent(); }
+void flush(const Layer&, const Layer*, int, int, int, Stream) { absent(); }
+void advance(std::int32_t*, int, int, Stream) { absent(); }
+Device device() { absent(); }
+AttendPlan plan_attend(const CacheView&, const AttendArgs&, int, const Device&) { absent(); }
+void attend(const AttendPlan&, const CacheView&, const AttendArgs&, void*, Stream) { absent(); }
 void dequantize(const CacheView&, const EncodeSpec*, void*, void*, Type, std::int64_t, Stream) {
-  refuse();
+  absent();
 }
+
+std::string device_name() { absent(); }
+std::shared_ptr<void> allocate(std::int64_t) { absent(); }
+void copy_in(void*, const void*, std::int64_t) { absent(); }
+void copy_out(void*, const void*, std::int64_t) { absent(); }
+void synchronize() { absent(); }
+std::vector<double> time_runs(const std::function<void(Stream)>&, int) { absent(); }
 
 }  // namespace kvlab::kernels::cuda

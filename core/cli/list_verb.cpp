@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/names.h"
+#include "cache/backend.h"
+#include "cache/packed_format.h"
 #include "cli/verbs.h"
 #include "data/synthetic_params.h"
 #include "method/recipe.h"
@@ -69,9 +71,17 @@ json metrics_list() {
 }
 
 json backends() {
-  return {{{"name", "reference"}, {"help", "libtorch tensors, float64 accumulation"}},
-          {{"name", "cpu"}, {"help", "packed bits on the CPU; not in this release"}},
-          {{"name", "cuda"}, {"help", "packed bits on the GPU; not in this release"}}};
+  json list = {
+      {{"name", "reference"}, {"help", "libtorch tensors, float64 accumulation"}},
+      {{"name", "cpu"},
+       {"help", fmt::format("packed bits on the CPU, {} code", cache::cpu_code())}},
+      {{"name", "cuda"}, {"help", "packed bits on an NVIDIA GPU, compute capability 8.0 and up"}}};
+  for (json& backend : list) {
+    const auto missing = cache::missing_backend(backend["name"]);
+    backend["available"] = !missing;
+    if (missing) backend["help"] = backend["help"].get<std::string>() + "; " + *missing;
+  }
+  return list;
 }
 
 json components() {
@@ -131,7 +141,7 @@ const std::vector<Listing>& listings() {
       {"methods", methods, {"name", "title", "keys", "values", "paper"}},
       {"datasets", datasets, {"name", "help"}},
       {"metrics", metrics_list, {"name", "measure", "unit", "help"}},
-      {"backends", backends, {"name", "help"}},
+      {"backends", backends, {"name", "available", "help"}},
       {"components", components, {"name", "params", "help"}},
   };
   return all;
@@ -141,6 +151,7 @@ void show_method(const std::string& id, bool as_json) {
   const method::Recipe& recipe = method::preset(id);
   const json form = method::canonical(recipe, 128);
   const method::Source& source = recipe.source;
+  const auto refusal = cache::packed_refusal(recipe.settings, 128, DType::bf16);
   if (as_json) {
     json all = {{"id", recipe.id},
                 {"title", recipe.title},
@@ -152,6 +163,7 @@ void show_method(const std::string& id, bool as_json) {
                   {"differs", source.differs}}},
                 {"needs_calibration", method::needs_calibration(recipe)}};
     all["published_bits"] = source.published_bits ? json(*source.published_bits) : json();
+    all["packed"] = refusal ? json(*refusal) : json(true);
     fmt::print("{}\n", all.dump(2));
     return;
   }
@@ -160,8 +172,9 @@ void show_method(const std::string& id, bool as_json) {
   if (!source.code.empty()) fmt::print("code: {}\n", source.code);
   if (!source.origin.empty()) fmt::print("origin: {}\n", source.origin);
   if (source.published_bits) fmt::print("published bits per element: {}\n", *source.published_bits);
-  fmt::print("needs calibration: {}\n\nrecipe (at d = 128):\n",
-             method::needs_calibration(recipe) ? "yes" : "no");
+  fmt::print("needs calibration: {}\n", method::needs_calibration(recipe) ? "yes" : "no");
+  fmt::print("backends (at d = 128): reference{}\n\nrecipe (at d = 128):\n",
+             refusal ? " alone; " + *refusal : ", cpu, cuda");
   for (const auto& [section, settings] : form.items()) {
     fmt::print("  {}:\n", section);
     for (const auto& [key, value] : settings.items()) {

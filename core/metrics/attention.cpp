@@ -12,6 +12,21 @@ at::Tensor cosine(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
+ProbeErrors probe_errors(const attention::Exact& exact, const attention::Read& read) {
+  const at::Tensor hidden = exact.logits.eq(-std::numeric_limits<double>::infinity());
+  const at::Tensor visible_tokens = hidden.logical_not().sum(-1).to(at::kDouble);
+  const at::Tensor logit_error = (read.logits - exact.logits).masked_fill_(hidden, 0.0);
+  const at::Tensor log_ratio = (exact.log_weights - read.log_weights).masked_fill_(hidden, 0.0);
+  ProbeErrors probes;
+  probes.logit_mse = logit_error.square_().sum(-1) / visible_tokens;
+  probes.kl = exact.log_weights.exp().mul_(log_ratio).sum(-1);
+  probes.top1 = exact.logits.argmax(-1).eq(read.logits.argmax(-1)).to(at::kDouble);
+  probes.output = exact.output;
+  probes.key_error = read.key_error;
+  probes.value_error = read.value_error;
+  return probes;
+}
+
 AttentionErrors::AttentionErrors(const at::Tensor& q, at::Tensor w_o) : w_o_(std::move(w_o)) {
   for (at::Tensor* sum :
        {&probes_, &logit_, &kl_, &top1_, &cosine_, &error_, &key_, &value_, &norm_}) {
@@ -23,29 +38,24 @@ AttentionErrors::AttentionErrors(const at::Tensor& q, at::Tensor w_o) : w_o_(std
 }
 
 void AttentionErrors::add(int64_t sequence, int64_t q_head, int64_t first,
-                          const attention::Exact& exact, const attention::Read& read) {
-  const at::Tensor hidden = exact.logits.eq(-std::numeric_limits<double>::infinity());
-  const at::Tensor visible_tokens = hidden.logical_not().sum(-1).to(at::kDouble);
+                          const ProbeErrors& probes) {
+  logit_[q_head] += probes.logit_mse.sum();
+  kl_[q_head] += probes.kl.sum();
+  top1_[q_head] += probes.top1.sum();
+  probes_[q_head] += static_cast<double>(probes.output.size(0));
 
-  const at::Tensor logit_error = (read.logits - exact.logits).masked_fill_(hidden, 0.0);
-  logit_[q_head] += (logit_error.square_().sum(-1) / visible_tokens).sum();
-  const at::Tensor log_ratio = (exact.log_weights - read.log_weights).masked_fill_(hidden, 0.0);
-  kl_[q_head] += exact.log_weights.exp().mul_(log_ratio).sum();
-  top1_[q_head] += exact.logits.argmax(-1).eq(read.logits.argmax(-1)).sum().to(at::kDouble);
-  probes_[q_head] += static_cast<double>(exact.logits.size(0));
-
-  const at::Tensor error = read.key_error + read.value_error;
-  cosine_[q_head] += cosine(exact.output, exact.output + error).sum();
+  const at::Tensor error = probes.key_error + probes.value_error;
+  cosine_[q_head] += cosine(probes.output, probes.output + error).sum();
   error_[q_head] += square_sum(error);
-  key_[q_head] += square_sum(read.key_error);
-  value_[q_head] += square_sum(read.value_error);
-  norm_[q_head] += square_sum(exact.output);
+  key_[q_head] += square_sum(probes.key_error);
+  value_[q_head] += square_sum(probes.value_error);
+  norm_[q_head] += square_sum(probes.output);
   const auto keep = [&](const at::Tensor& vectors, const at::Tensor& some) {
     vectors[sequence].select(1, q_head).narrow(0, first, some.size(0)).copy_(some);
   };
-  keep(output_, exact.output);
-  keep(key_error_, read.key_error);
-  keep(value_error_, read.value_error);
+  keep(output_, probes.output);
+  keep(key_error_, probes.key_error);
+  keep(value_error_, probes.value_error);
 }
 
 Arrays AttentionErrors::finish() const {

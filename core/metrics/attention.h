@@ -5,15 +5,22 @@
 
 namespace kvlab::metrics {
 
+/// What attention through a cache did to some probes of one query head; float64.
+struct ProbeErrors {
+  at::Tensor logit_mse, kl, top1;             // [P]; top1: 1 where the strongest key is the same
+  at::Tensor output, key_error, value_error;  // [P, d]: O, (P̂ − P)·V and P̂·(V̂ − V)
+};
+
+ProbeErrors probe_errors(const attention::Exact& exact, const attention::Read& read);
+
 /// Sums up logit_mse, attn_*, out_* per query head and wo_* over all of them. Sequences are pooled.
 class AttentionErrors {
  public:
   /// `q` is the sample's, [B, Hq, P, d]; w_o: [D, Hq·d], undefined where there is none.
   AttentionErrors(const at::Tensor& q, at::Tensor w_o);
 
-  /// One query head of one sequence at the probes from `first` on, as many as `exact` has.
-  void add(int64_t sequence, int64_t q_head, int64_t first, const attention::Exact& exact,
-           const attention::Read& read);
+  /// One query head of one sequence at the probes from `first` on, as many as `probes` has.
+  void add(int64_t sequence, int64_t q_head, int64_t first, const ProbeErrors& probes);
 
   Arrays finish() const;
 

@@ -8,6 +8,15 @@
 
 namespace kvlab::metrics {
 
+/// Exact causal attention of some queries of one head in float32: what packed backends are measured
+/// against.
+struct ExactSingle {
+  at::Tensor logits;     // [P, T] q·k/√d, −inf where a token lies behind the query
+  at::Tensor weights;    // [P, T]
+  at::Tensor output;     // float64 [P, d]
+  at::Tensor strongest;  // int64 [P]: the token of the largest logit
+};
+
 /// A sample with what all cells on it share: exact attention, computed once. Safe for several
 /// threads.
 class SampleContext {
@@ -23,11 +32,24 @@ class SampleContext {
   attention::Exact exact(int64_t sequence, int64_t q_head, const at::Tensor& k, const at::Tensor& v,
                          int64_t first, int64_t count) const;
 
+  /// The same in float32; k, v: float32 [T, d].
+  ExactSingle exact_single(int64_t sequence, int64_t q_head, const at::Tensor& k,
+                           const at::Tensor& v, int64_t first, int64_t count) const;
+
  private:
+  /// What every query head has once: computed by the first who asks, or never kept.
+  template <typename Result>
+  struct Kept {
+    explicit Kept(size_t heads) : once(heads), results(heads) {}
+    std::vector<std::once_flag> once;
+    std::vector<Result> results;
+  };
+
   data::Sample sample_;
   bool keep_ = false;
-  mutable std::vector<std::once_flag> once_;
-  mutable std::vector<attention::Exact> kept_;
+  bool keep_single_ = false;
+  mutable Kept<attention::Exact> exact_;
+  mutable Kept<ExactSingle> single_;
 };
 
 }  // namespace kvlab::metrics

@@ -12,15 +12,19 @@ namespace kvlab::metrics {
 /// What one cell measured.
 struct Measured {
   Arrays metrics;
-  Arrays tokens;  // per-token arrays: k_se, v_se, k_norm, v_norm [B, Hkv, T]; out_se, out_ss [B,
-                  // Hq, P]
+  Arrays tokens;   // per-token arrays: k_se, v_se, k_norm, v_norm [B, Hkv, T]; out_se, out_ss [B,
+                   // Hq, P]
+  Arrays samples;  // raw timings behind a metric, nanoseconds: encode_us, decode_us [runs]
   int64_t hist_key[2] = {0, 0};  // [begin, end) read quantized at the last step
   int64_t hist_value[2] = {0, 0};
 };
 
-/// Encodes, decodes and attends head by head (never all heads at once, to keep memory low), and
-/// measures what `measure` names: error, attention, tni, memory, tokens.
+/// Encodes, decodes and attends on a backend, head by head (never all heads at once, to keep memory
+/// low), and measures what `measure` names: error, attention, tni, memory, kernel_time,
+/// tokens. Throws
+/// Unsupported where the backend lacks the combination.
 Measured evaluate(const SampleContext& context, const calibrate::Prepared& method,
-                  const method::Recipe& recipe, const std::set<std::string>& measure);
+                  const method::Recipe& recipe, const std::set<std::string>& measure,
+                  const std::string& backend);
 
 }  // namespace kvlab::metrics

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "cache/windows.h"
 #include "metrics/measured.h"
 
@@ -18,9 +20,12 @@ struct SideBytes {
   int64_t rotation = 0;        // bytes of rotations and codebooks
 };
 
+/// Bytes that a cache of so many tokens holds beside its rows.
+using Padding = std::function<int64_t(int64_t tokens)>;
+
 /// bits_per_element, bits_at_*, bits_per_element_hist, bytes_* and rotation_bytes of a cache of
 /// `tokens` tokens.
-Arrays memory(const SideBytes& key, const SideBytes& value, const cache::Windows& windows,
-              int64_t tokens);
+Arrays memory(const SideBytes& key, const SideBytes& value, const Padding& padding,
+              const cache::Windows& windows, int64_t tokens);
 
 }  // namespace kvlab::metrics

@@ -43,12 +43,14 @@ void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationS
                          calibration, calibrations, progress);
   result.warnings.insert(result.warnings.end(), prepared.notes.begin(), prepared.notes.end());
 
-  const metrics::Measured measured = metrics::evaluate(*loaded.context, prepared, cell.recipe,
-                                                       {cell.measure.begin(), cell.measure.end()});
+  const metrics::Measured measured =
+      metrics::evaluate(*loaded.context, prepared, cell.recipe,
+                        {cell.measure.begin(), cell.measure.end()}, cell.backend);
   for (const auto& [name, tensor] : measured.metrics) {
     result.metrics[name] = array_of(tensor);
     result.scalars[name] = metrics::scalar_of(name, tensor);
   }
+  for (const auto& [name, tensor] : measured.samples) result.samples[name] = array_of(tensor);
   for (const auto& [name, tensor] : measured.tokens) result.tokens[name] = array_of(tensor);
   for (const auto& [name, values] : prepared.records) {
     result.learning[name] = {{static_cast<int64_t>(values.size())}, values};
@@ -92,6 +94,7 @@ store::CellResult compute(const config::Cell& cell, Samples& samples,
     result.metrics.clear();
     result.scalars.clear();
     result.tokens.clear();
+    result.samples.clear();
   };
   try {
     measure(cell, samples, calibrations, progress, result);

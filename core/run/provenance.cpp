@@ -11,6 +11,7 @@
 
 #include "base/code_version.h"
 #include "base/h5.h"
+#include "cache/backend.h"
 #include "run/cell.h"
 
 namespace kvlab::run {
@@ -52,7 +53,7 @@ std::map<std::string, std::string> provenance(const config::Experiment& experime
       {"host", host_name()},
       {"cpu", cpu_name()},
       {"cores", std::to_string(cores())},
-      {"gpu", "none"},
+      {"gpu", cache::gpu_name()},
       {"backend", experiment.backend},
       {"experiment_file", experiment.file.string()},
       {"libtorch_version", TORCH_VERSION},

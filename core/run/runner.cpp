@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/h5.h"
 #include "base/names.h"
+#include "cache/backend.h"
 #include "run/cell.h"
 #include "run/provenance.h"
 #include "store/store.h"
@@ -241,6 +242,7 @@ std::vector<size_t> selected(const config::Plan& plan, const Options& options) {
 
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop) {
+  if (auto reason = cache::missing_backend(experiment.backend)) throw Error(*reason);
   const std::vector<size_t> cells = selected(plan, options);
   const store::RunLock lock(experiment.output);
   if (!lock.is_effective()) {
@@ -290,7 +292,13 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
 
   // The last bits of a result depend on the number of threads, so that follows from the whole plan
   // and not from what is left of it: a resumed run and shards give what one run gives.
-  const int64_t asked = options.jobs > 0 ? options.jobs : cores();
+  // A time is that of a cell alone.
+  const bool times =
+      std::count(experiment.measure.begin(), experiment.measure.end(), "kernel_time") > 0;
+  if (times && options.jobs > 1) {
+    observer.warning("measure kernel_time computes one cell at a time, whatever --jobs says");
+  }
+  const int64_t asked = times ? 1 : options.jobs > 0 ? options.jobs : cores();
   const int64_t at_most =
       std::clamp<int64_t>(asked, 1, std::max<int64_t>(1, std::ssize(plan.cells)));
   const int64_t threads = std::max<int64_t>(1, cores() / at_most);

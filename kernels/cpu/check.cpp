@@ -60,7 +60,7 @@ void check_cache(const CacheView& cache) {
         (static_cast<std::int64_t>(std::max(ends.key, ends.value)) - begin + per_block - 1) /
         per_block;
     demand(blocks == 0 || (cache.pool != nullptr && cache.block_table != nullptr &&
-                           blocks <= cache.table_stride),
+                           (cache.table_stride == 0 || blocks <= cache.table_stride)),
            "the block table has no room for sequence " + std::to_string(b));
     demand(tokens - std::min(ends.key, ends.value) <= cache.recent_capacity,
            "the recent ring has no room for sequence " + std::to_string(b));

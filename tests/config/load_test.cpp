@@ -117,7 +117,7 @@ methods: [kvii, oscar, {use: kivi, sett: {}}, {use: kivi, set: {group: 0}}, 5]
 measure: [error, speed, error, kernel_time, perplexity]
 probes: {count: 0, placement: strides}
 seeds: [0, -1, 0]
-backend: cuda
+backend: gpu
 calibration: 4
 evaluation: teacher_forced
 output: [a]
@@ -150,7 +150,8 @@ output: [a]
            "mean 'strided'?)",
            "e.yaml:13:12: 'seeds' must be a whole number of at least 0, found -1",
            "e.yaml:13:16: seed 0 is listed twice",
-           "e.yaml:14:10: backend cuda is not in this release, only reference is",
+           "e.yaml:14:10: 'backend' must be one of reference, cpu, cuda, found 'gpu' (did you mean "
+           "'cpu'?)",
            "e.yaml:15:14: the calibration must be a map of keys, found 4",
            "e.yaml:16:13: 'evaluation' needs a whole-model run, which this release does not have",
            "e.yaml:17:9: 'output' must be text, found a list"});
@@ -183,6 +184,7 @@ TEST_CASE("kernel_time needs a backend with kernels") {
   CHECK(folder.mistakes(kSmall + "measure: [kernel_time]\n") ==
         Lines{"e.yaml:4:11: measure kernel_time needs a backend that has kernels; reference has "
               "none"});
+  CHECK(folder.mistakes(kSmall + "measure: [kernel_time]\nbackend: cpu\n").empty());
 }
 
 TEST_CASE("mistakes of sweeps") {

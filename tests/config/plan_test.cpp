@@ -258,10 +258,14 @@ methods: [{id: mixed, key: {codec: {group: 32}}, layers: {"0-9": {use: bf16}}}, 
 TEST_CASE_METHOD(Fixture,
                  "backends and measures that cannot be had are refused even if set later") {
   config::Experiment experiment = folder.load(kCapture + "methods: [kivi]\n");
-  experiment.backend = "cpu";
-  CHECK_THROWS_WITH(data.plan(experiment), "backend cpu is not in this release, only reference is");
   experiment.backend = "gpu";
   CHECK_THROWS_WITH(data.plan(experiment),
                     "'backend' must be one of reference, cpu, cuda, found 'gpu' (did you mean "
                     "'cpu'?)");
+  experiment.backend = "reference";
+  experiment.measure = {"kernel_time"};
+  CHECK_THROWS_WITH(data.plan(experiment),
+                    "measure kernel_time needs a backend that has kernels; reference has none");
+  experiment.backend = "cpu";
+  CHECK(data.plan(experiment).cells.front().config.at("backend") == "cpu");
 }

@@ -70,14 +70,14 @@ inline kvlab::metrics::Measured run(const kvlab::data::Sample& sample,
                                     const kvlab::method::Recipe& recipe,
                                     const std::set<std::string>& measure = kAll,
                                     const kvlab::data::Sample* calibration = nullptr,
-                                    int64_t seed = 0) {
+                                    int64_t seed = 0, const std::string& backend = "reference") {
   kvlab::calibrate::CalibrationStore store{std::filesystem::path()};
   std::optional<kvlab::calibrate::CalibrationSample> given;
   if (calibration != nullptr) given = calibration_of(*calibration);
   const kvlab::calibrate::Prepared prepared = kvlab::calibrate::prepare(
       recipe, sample.kv_heads(), sample.head_dim(), 0, seed, given, store, {});
   const kvlab::metrics::SampleContext context(sample);
-  return kvlab::metrics::evaluate(context, prepared, recipe, measure);
+  return kvlab::metrics::evaluate(context, prepared, recipe, measure, backend);
 }
 
 inline double scalar(const kvlab::metrics::Measured& measured, const std::string& name) {

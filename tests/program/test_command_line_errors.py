@@ -35,8 +35,6 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "jobs_words": (["run", "small.yaml", "--jobs", "all"], r"--jobs.*all"),
     "unknown_only": (["run", "small.yaml", "--only", "kivvi"], r"--only.*'kivvi'.*did you mean 'kivi'"),
     "only_with_dry_run": (["run", "small.yaml", "--dry-run", "--only", "kivvi"], r"--only.*'kivvi'"),
-    "backend_cpu": (["run", "small.yaml", "--backend", "cpu"], r"cpu.*not in this release"),
-    "backend_cuda": (["run", "small.yaml", "--backend", "cuda"], r"cuda.*not in this release"),
     "backend_unknown": (["run", "small.yaml", "--backend", "gpu"], r"'gpu'"),
     "diff": (["diff", "a.h5", "b.h5"], r"'diff' is not in this release"),
     "claims_missing": (["claims", "nowhere.h5"], r"nowhere\.h5.*no such file"),

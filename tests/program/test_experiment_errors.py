@@ -62,8 +62,6 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "kernel_time": ("measure: [kernel_time]", "6:11", r"kernel_time.*reference"),
     "perplexity": ("measure: [perplexity]", "6:11", r"perplexity.*this release"),
     "whole_model": ("dataset: {source: model, path: x}", "3:19", r"model.*this release"),
-    "backend_cpu": ("backend: cpu", "6:10", r"cpu.*not in this release"),
-    "backend_cuda": ("backend: cuda", "6:10", r"cuda.*not in this release"),
     "unknown_backend": ("backend: gpu", "6:10", r"'gpu'"),
     "schema_of_the_future": ("schema: 2", "1:9", r"schema 2.*schema 1"),
     "missing_capture": ("dataset: {source: capture, path: nowhere.h5}", "3:34", r"'nowhere.h5'.*no such file"),

@@ -41,6 +41,10 @@ def small_size(experiment: Path) -> list[str]:
         edits.append("calibration.tokens=1024")
     if "     calibration: {source: synthetic" in text:
         edits.append("dataset.1.calibration.tokens=1024")
+    if "tokens: [1024, 4096" in text:
+        edits.append("sweep.grid.tokens=[256, 512]")
+    if "batch: [1, 2, 4" in text:
+        edits.append("sweep.grid.batch=[1, 3]")
     if "window.recent: [0, 32, 64, 128, 256, 512]" in text:
         edits.append("sweep.grid.window.recent=[0, 32, 128]")
     if "optr" in text:

@@ -81,7 +81,9 @@ def test_list(what: str, kvlab: Kvlab) -> None:
     if what == "metrics":
         assert {"wo_rel", "attn_kl", "bits_at_128k"} <= {item["name"] for item in items}
     if what == "backends":
-        assert "not in this release" in text
+        available = {item["name"]: item["available"] for item in items}
+        assert available["reference"] and available["cpu"]
+        assert available["cuda"] or "backend cuda is not available here: " in text
 
 
 @pytest.mark.parametrize("method", ["kivi", "oscar_ots", "optr"])
@@ -89,7 +91,9 @@ def test_show(method: str, kvlab: Kvlab) -> None:
     shown = json.loads(kvlab.ok("show", method, "--json").out)
     assert shown["id"] == method and {"key", "value", "window"} <= shown["recipe"].keys()
     assert shown["source"]["paper"] and "published_bits" in shown
+    assert shown["packed"] is True
     text = kvlab.ok("show", method).out
+    assert "backends (at d = 128): reference, cpu, cuda" in text
     assert shown["source"]["paper"] in text and all(sentence in text for sentence in shown["source"]["differs"])
 
 
