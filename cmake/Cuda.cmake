@@ -1,8 +1,11 @@
 # Whether CUDA kernels are built, KVLAB_CUDA, and one line that says so. A toolkit is never required.
 find_program(KVLAB_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
 mark_as_advanced(KVLAB_NVCC)
+option(KVLAB_WITH_CUDA "Build the CUDA kernels where there is an nvcc" ON)
 set(KVLAB_CUDA OFF)
-if(NOT KVLAB_NVCC)
+if(NOT KVLAB_WITH_CUDA)
+  message(STATUS "CUDA: not wanted (KVLAB_WITH_CUDA is off); the CPU build is complete")
+elseif(NOT KVLAB_NVCC)
   message(STATUS "CUDA: no nvcc; the CPU build is complete")
 else()
   execute_process(COMMAND ${KVLAB_NVCC} --version OUTPUT_VARIABLE _nvcc ERROR_QUIET)

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attend_params.h"
+#include "mma.cuh"
 
 /// What the attention kernels share: their parameters, queries in shared memory, rotations, and the
 /// end of a block's work (merge over warps, over splits, and the output). Logits are in base 2
@@ -143,16 +144,47 @@ struct QueryTile {
   float* rotated;  // times key_rotation; the same memory where there is none
 };
 
+/// Eight numbers from `from` on, of `type`.
+__device__ __forceinline__ void load_eight(const void* from, std::int64_t offset, Type type,
+                                           float (&x)[8]) {
+  if (type == Type::f32) {
+    const auto* fours = reinterpret_cast<const float4*>(static_cast<const float*>(from) + offset);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float4 four = fours[i];
+      x[4 * i] = four.x, x[4 * i + 1] = four.y, x[4 * i + 2] = four.z, x[4 * i + 3] = four.w;
+    }
+    return;
+  }
+  const uint4 raw =
+      *reinterpret_cast<const uint4*>(static_cast<const std::uint16_t*>(from) + offset);
+  const std::uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = type == Type::f16 ? __half22float2(half2_of(words[i]))
+                                          : make_float2(__uint_as_float(words[i] << 16),
+                                                        __uint_as_float(words[i] & 0xffff0000u));
+    x[2 * i] = pair.x, x[2 * i + 1] = pair.y;
+  }
+}
+
 template <int kDim>
 __device__ __forceinline__ void load_queries(const AttendParams& p, const BlockPlace& at,
                                              float* shared, int rows) {
+  constexpr int kOfRow = kDim / 8;  // threads
   const int first = at.row_tile * rows, count = row_count(p);
-  for (int i = static_cast<int>(threadIdx.x); i < rows * kDim; i += static_cast<int>(blockDim.x)) {
-    const int row = first + i / kDim;
-    shared[i / kDim * kRowStride<kDim> + i % kDim] =
-        row < count
-            ? load_number(p.args.query, row_offset(p, at, row) * kDim + i % kDim, p.args.query_type)
-            : 0.0f;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kOfRow;
+       i += static_cast<int>(blockDim.x)) {
+    const int row = i / kOfRow, column = i % kOfRow * 8;
+    float x[8] = {};
+    if (first + row < count) {
+      load_eight(p.args.query, row_offset(p, at, first + row) * kDim + column, p.args.query_type,
+                 x);
+    }
+    float* to = shared + row * kRowStride<kDim> + column;
+    *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    *reinterpret_cast<float4*>(to + 4) = make_float4(x[4], x[5], x[6], x[7]);
   }
 }
 
@@ -290,6 +322,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
   const auto join_warps = [&](int row, int column) {
     RowPart<kWidth> part;
     part.clear();
+#pragma unroll 1
     for (int first = 0; first < warps; first += 4) {
       float tops[4], sums[4];
       Columns<kWidth> values[4];
@@ -307,6 +340,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
   const auto join_parts = [&](int row, int column) {
     RowPart<kWidth> part;
     part.clear();
+#pragma unroll 1
     for (int first = 0; first < p.splits; first += kTogether) {
       float tops[kTogether], sums[kTogether];
       Columns<kWidth> values[kTogether];
@@ -359,6 +393,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
 
   if (parts > 1) {
     float* mine = all + static_cast<std::int64_t>(at.split) * kPart;
+#pragma unroll 1
     for (int i = thread; i < kItems; i += threads) {
       const int row = i / kSteps, column = i % kSteps * kWidth;
       const RowPart<kWidth> part = join_warps(row, column);
@@ -382,7 +417,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     __syncthreads();
     if (!last) return;
   }
-
+#pragma unroll 1
   for (int i = thread; i < kItems; i += threads) {
     const int row = i / kSteps, column = i % kSteps * kWidth;
     RowPart<kWidth> history, window;
@@ -407,6 +442,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       p.args.value_rotation.kind == Rotation::Kind::dense ? space.outputs : space.plain;
   rotate_rows<kDim>(p.args.value_rotation, at.head, true, space.plain, rotated, kRows);
   __syncthreads();
+#pragma unroll 1
   for (int i = thread; i < kItems; i += threads) {
     const int row = i / kSteps, column = i % kSteps * kWidth;
     Columns<kWidth> columns;

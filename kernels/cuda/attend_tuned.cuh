@@ -154,6 +154,7 @@ struct Tuned {
                                                          Workshop& shop, int warp, int warps,
                                                          int lane) {
     const float scale = p.args.scale * 1.4426950408889634f;
+#pragma unroll 1
     for (int row = warp; row < kRows; row += warps) {
       float top = 0.0f, sums[kKeyGroups] = {};
 #pragma unroll
@@ -183,6 +184,7 @@ struct Tuned {
     }
     __syncthreads();
     constexpr int kOfChunk = kInt8 ? 2 : 4;
+#pragma unroll 1
     for (int word = warp; word < kWords; word += warps) {
       const int n = word / (kOfChunk * kChunks), chunk = word / kOfChunk % kChunks,
                 r = word % kOfChunk;
