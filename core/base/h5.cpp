@@ -114,10 +114,14 @@ std::string system_reason() {
 
 namespace {
 
-hid_t open_existing(const std::filesystem::path& path, unsigned flags) {
+using Path = std::filesystem::path;
+
+const Path& shown_or(const Path& path, const Path& shown) { return shown.empty() ? path : shown; }
+
+hid_t open_existing(const Path& path, const Path& shown, unsigned flags) {
   const Handle access = access_properties();
   const hid_t id = H5Fopen(path.c_str(), flags, access);
-  if (id < 0) throw Error(fmt::format("{}: {}", path.string(), why_not(path)));
+  if (id < 0) throw Error(fmt::format("{}: {}", shown.string(), why_not(path)));
   return id;
 }
 
@@ -125,21 +129,23 @@ hid_t open_existing(const std::filesystem::path& path, unsigned flags) {
 
 File File::open(const std::filesystem::path& path) {
   Lock lock;
-  return File(open_existing(path, H5F_ACC_RDONLY), path);
+  return File(open_existing(path, path, H5F_ACC_RDONLY), path);
 }
 
-File File::edit(const std::filesystem::path& path) {
+File File::edit(const Path& path, const Path& shown) {
   Lock lock;
-  return File(open_existing(path, H5F_ACC_RDWR), path);
+  const Path& name = shown_or(path, shown);
+  return File(open_existing(path, name, H5F_ACC_RDWR), name);
 }
 
-File File::create(const std::filesystem::path& path) {
+File File::create(const Path& path, const Path& shown) {
   Lock lock;
+  const Path& name = shown_or(path, shown);
   const Handle creation = creation_properties();
   const Handle access = access_properties();
   const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access);
-  if (id < 0) throw Error(fmt::format("{}: cannot be created{}", path.string(), system_reason()));
-  return File(id, path);
+  if (id < 0) throw Error(fmt::format("{}: cannot be created{}", name.string(), system_reason()));
+  return File(id, name);
 }
 
 File::File(File&& other) noexcept

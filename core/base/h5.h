@@ -61,10 +61,11 @@ class File {
  public:
   /// Read-only. Errors: no such file, not HDF5, truncated, locked by another program.
   static File open(const std::filesystem::path& path);
-  /// An existing file, to be changed.
-  static File edit(const std::filesystem::path& path);
-  /// A new file in place of whatever is there.
-  static File create(const std::filesystem::path& path);
+  /// An existing file, to be changed. Messages call it `shown` where that is given: a temporary
+  /// file goes by the name of the one that it will replace.
+  static File edit(const std::filesystem::path& path, const std::filesystem::path& shown = {});
+  /// A new file in place of whatever is there; `shown` as above.
+  static File create(const std::filesystem::path& path, const std::filesystem::path& shown = {});
 
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;

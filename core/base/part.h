@@ -49,8 +49,11 @@ struct Param {
   /// always.
   std::function<bool(const Settings&)> used = {};
   /// A reason why the parameter changes no result although it is used ("no effect by algebra: …"),
-  /// given the side's settings and the head size. Empty: it does have an effect.
-  std::function<std::optional<std::string>(const Settings& side, int64_t head_dim)> no_effect = {};
+  /// given the side's name ("key" or "value"), its settings and the head size. Empty: it does have
+  /// an effect.
+  std::function<std::optional<std::string>(const std::string& name, const Settings& side,
+                                           int64_t head_dim)>
+      no_effect = {};
 };
 
 /// A named choice within a family ("codec", "rotate", "center", "token_scale"), with its own

@@ -5,12 +5,14 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <sstream>
 
 #include "base/names.h"
+#include "base/utf8.h"
 #include "base/yaml_scalar.h"
 
 namespace kvlab::yaml {
@@ -53,6 +55,9 @@ class Builder : public YAML::EventHandler {
     node.text = value;
     node.quoted = tag == "!" || tag == "tag:yaml.org,2002:str";
     check_tag(node, tag);
+    if (value.find('\0') != std::string::npos) {
+      report(problems_, node, "text must not hold the character NUL");
+    }
     node.value = node.quoted ? nlohmann::json(value) : typed_scalar(value);
     node.kind = node.value.is_null() ? Node::Kind::null : Node::Kind::scalar;
     add(std::move(node), anchor);
@@ -128,6 +133,10 @@ class Builder : public YAML::EventHandler {
     } else {
       if (!node.is_scalar())
         report(problems_, node, "a key must be a word, found " + describe(node));
+      if (node.text == "<<" && !node.quoted) {
+        report(problems_, node,
+               "merge keys (<<) are not read here: write the keys out, or use 'include'");
+      }
       parent.member = Member{node.text, {}, node.line, node.column};
     }
   }
@@ -150,6 +159,31 @@ class Builder : public YAML::EventHandler {
   std::map<YAML::anchor_t, std::pair<Node, size_t>> anchors_;
   size_t count_ = 0;
 };
+
+/// A problem at a byte of the text. Columns count characters.
+Problem at_byte(const std::string& text, size_t byte, const std::string& file,
+                const std::string& message) {
+  Problem problem{file, 1, 1, message};
+  for (size_t i = 0; i < byte; ++i) {
+    const bool is_inner = (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80;
+    if (!is_inner) ++problem.column;
+    if (text[i] == '\n') problem = {file, problem.line + 1, 1, message};
+  }
+  return problem;
+}
+
+/// What to do about it where the line (from 0) begins with a tab.
+std::string tab_hint(const std::string& text, int line) {
+  size_t begin = 0;
+  for (int i = 0; i < line && begin != std::string::npos; ++i) {
+    begin = text.find('\n', begin);
+    if (begin != std::string::npos) ++begin;
+  }
+  if (begin == std::string::npos) return "";
+  const size_t word = std::min(text.find_first_not_of(" \t", begin), text.size());
+  const bool has_tab = text.substr(begin, word - begin).find('\t') != std::string::npos;
+  return has_tab ? " (the line is indented with a tab; YAML takes spaces only)" : "";
+}
 
 void emit(YAML::Emitter& out, const Node& node) {
   switch (node.kind) {
@@ -189,6 +223,12 @@ Node parse(const std::string& text, const std::string& file, Problems& problems)
   Builder builder(file, problems);
   Node nothing;
   nothing.file = file;
+  if (const auto wrong = first_invalid_utf8(text)) {
+    problems.push_back(at_byte(text, *wrong, file,
+                               fmt::format("is not UTF-8: byte 0x{:02X}; save the file as UTF-8",
+                                           static_cast<unsigned char>(text[*wrong]))));
+    return nothing;
+  }
   try {
     std::istringstream in(text);
     YAML::Parser parser(in);
@@ -198,7 +238,8 @@ Node parse(const std::string& text, const std::string& file, Problems& problems)
       problems.push_back({file, 0, 0, "holds more than one YAML document"});
     }
   } catch (const YAML::Exception& error) {
-    problems.push_back({file, error.mark.line + 1, error.mark.column + 1, "YAML: " + error.msg});
+    problems.push_back({file, error.mark.line + 1, error.mark.column + 1,
+                        "YAML: " + error.msg + tab_hint(text, error.mark.line)});
     return nothing;
   } catch (const Error& error) {
     problems.push_back({file, 0, 0, error.what()});
@@ -252,6 +293,9 @@ std::string describe(const nlohmann::json& value) {
   if (value.is_array()) return "a list";
   if (value.is_object()) return "a map";
   if (value.is_string()) return "'" + value.get<std::string>() + "'";
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) {
+    return fmt::format("{}", value.get<double>());  // JSON has no word for it
+  }
   return value.dump();
 }
 

@@ -16,16 +16,6 @@ at::Tensor rows(const at::Tensor& x, int64_t head) {
   return one.reshape({-1, one.size(-1)});
 }
 
-at::Tensor proxy_covariance(const data::Sample& sample, int64_t head, const at::Tensor& query) {
-  const at::Tensor keys = rows(sample.k, head);
-  const at::Tensor values = rows(sample.v, head);
-  const auto n = static_cast<double>(keys.size(0));
-  at::Tensor weight = keys.matmul(query).mul_(keys).sum(-1);
-  const double total = weight.sum().item<double>();
-  weight = total > 0 ? weight * (n / total) : at::ones_like(weight);
-  return values.t().matmul(values * weight.unsqueeze(-1)) / n;
-}
-
 /// Attention output of one sequence's queries of one head, in blocks of queries: [P, d].
 at::Tensor causal_output(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                          const at::Tensor& positions) {
@@ -43,23 +33,16 @@ at::Tensor causal_output(const at::Tensor& q, const at::Tensor& k, const at::Ten
   return at::cat(outputs);
 }
 
-at::Tensor output_covariance(const data::Sample& sample, int64_t head) {
-  const int64_t group = sample.group();
-  at::Tensor sum;
-  for (int64_t j = 0; j < group; ++j) {
-    at::Tensor product;
-    for (int64_t b = 0; b < sample.batch(); ++b) {
-      const auto wide = [&](const at::Tensor& x, int64_t h) { return x[b][h].to(at::kDouble); };
-      const at::Tensor output =
-          causal_output(wide(sample.q, head * group + j), wide(sample.k, head),
-                        wide(sample.v, head), sample.positions);
-      const at::Tensor one = output.t().matmul(output);
-      product = product.defined() ? product + one : one;
-    }
-    product = product / static_cast<double>(sample.batch() * sample.positions.size(0));
-    sum = sum.defined() ? sum + product : product;
+/// OᵀO/N of query head j, which reads KV head `head`: [d, d].
+at::Tensor output_product(const data::Sample& sample, int64_t head, int64_t j) {
+  at::Tensor product = at::zeros({sample.head_dim(), sample.head_dim()}, at::kDouble);
+  for (int64_t b = 0; b < sample.batch(); ++b) {
+    const auto wide = [&](const at::Tensor& x, int64_t h) { return x[b][h].to(at::kDouble); };
+    const at::Tensor output = causal_output(wide(sample.q, j), wide(sample.k, head),
+                                            wide(sample.v, head), sample.positions);
+    product += output.t().matmul(output);
   }
-  return sum / static_cast<double>(group);
+  return product / static_cast<double>(sample.batch() * sample.positions.size(0));
 }
 
 }  // namespace
@@ -75,13 +58,29 @@ at::Tensor query_covariance(const data::Sample& sample) {
   return at::stack(heads);
 }
 
-at::Tensor value_covariance(const data::Sample& sample, Form form) {
-  at::Tensor query;
-  if (form == Form::code) query = query_covariance(sample);
+at::Tensor proxy_covariance(const data::Sample& sample, const at::Tensor& query) {
   std::vector<at::Tensor> heads;
   for (int64_t head = 0; head < sample.kv_heads(); ++head) {
-    heads.push_back(form == Form::code ? proxy_covariance(sample, head, query[head])
-                                       : output_covariance(sample, head));
+    const at::Tensor keys = rows(sample.k, head);
+    const at::Tensor values = rows(sample.v, head);
+    const auto n = static_cast<double>(keys.size(0));
+    at::Tensor weight = keys.matmul(query[head]).mul_(keys).sum(-1);
+    const double total = weight.sum().item<double>();
+    weight = total > 0 ? weight * (n / total) : at::ones_like(weight);
+    heads.push_back(values.t().matmul(values * weight.unsqueeze(-1)) / n);
+  }
+  return at::stack(heads);
+}
+
+at::Tensor output_covariance(const data::Sample& sample) {
+  const int64_t group = sample.group();
+  std::vector<at::Tensor> heads;
+  for (int64_t head = 0; head < sample.kv_heads(); ++head) {
+    at::Tensor sum = at::zeros({sample.head_dim(), sample.head_dim()}, at::kDouble);
+    for (int64_t j = head * group; j < (head + 1) * group; ++j) {
+      sum += output_product(sample, head, j);
+    }
+    heads.push_back(sum / static_cast<double>(group));
   }
   return at::stack(heads);
 }

@@ -6,17 +6,19 @@
 
 namespace kvlab::calibrate {
 
-/// Which side a covariance is for, and where its formula comes from (contract section 4.4).
-enum class Form { code, paper };
+// Covariances of contract section 4.4, not centred.
 
-/// C_Q,h = Q_hᵀQ_h/rows over the query heads of each KV head, not centred: float64 [Hkv, d, d].
+/// C_Q,h = Q_hᵀQ_h/rows over the query heads of each KV head: float64 [Hkv, d, d].
 /// Keys use it in both forms (the mean over query heads is the same number).
 at::Tensor query_covariance(const data::Sample& sample);
 
-/// C_S,h: float64 [Hkv, d, d]. Form::code: V_hᵀ·diag(w)·V_h/n with w_t ∝ k_tᵀC_Q,h k_t and Σw = n.
-/// Form::paper: the mean over query heads of OᵀO/N, O the causal attention output of the captured
-/// queries.
-at::Tensor value_covariance(const data::Sample& sample, Form form);
+/// C_S,h as OSCAR's code makes it: V_hᵀ·diag(w)·V_h/n with w_t ∝ k_tᵀC_Q,h k_t and Σw = n, float64
+/// [Hkv, d, d]. `query` is C_Q.
+at::Tensor proxy_covariance(const data::Sample& sample, const at::Tensor& query);
+
+/// C_S,h as its paper defines it: the mean over query heads of OᵀO/N, O the causal attention output
+/// of the captured queries, float64 [Hkv, d, d].
+at::Tensor output_covariance(const data::Sample& sample);
 
 /// Eigenvectors as columns, ascending in eigenvalue, each column's entry of largest magnitude
 /// positive.

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "calibrate/learn_loss.h"
+#include "quant/parts.h"
 
 namespace kvlab::calibrate {
 namespace {
@@ -205,6 +206,10 @@ LearnedSide learn_side(const PerHead<HeadLoss>& train, const PerHead<HeadLoss>& 
 }  // namespace
 
 LearnSettings LearnSettings::from(const Settings& calibrate) {
+  // A ratio may be `none`, like a codec's.
+  const auto clip = [&](const char* key) {
+    return quant::clip_ratio({{"clip", calibrate.at(key)}});
+  };
   LearnSettings settings;
   settings.tokens = get_int(calibrate, "tokens");
   settings.steps = get_int(calibrate, "steps");
@@ -215,8 +220,8 @@ LearnSettings LearnSettings::from(const Settings& calibrate) {
   settings.queries = get_int(calibrate, "queries");
   settings.bits = get_int(calibrate, "bits");
   settings.group = get_int(calibrate, "group");
-  settings.clip_key = get_real(calibrate, "clip_key");
-  settings.clip_value = get_real(calibrate, "clip_value");
+  settings.clip_key = clip("clip_key");
+  settings.clip_value = clip("clip_value");
   settings.sink = get_int(calibrate, "sink");
   settings.recent = get_int(calibrate, "recent");
   return settings;

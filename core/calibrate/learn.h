@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <optional>
 
 #include "base/part.h"
 
@@ -20,8 +21,8 @@ struct LearnSettings {
   int64_t queries = 64;  // the last positions of each sequence
   int64_t bits = 2;
   int64_t group = 128;
-  double clip_key = 0.96;
-  double clip_value = 0.92;
+  std::optional<double> clip_key = 0.96;  // nothing: no clipping
+  std::optional<double> clip_value = 0.92;
   int64_t sink = 64;     // tokens kept exact at the start of each sequence
   int64_t recent = 256;  // and at its end
 

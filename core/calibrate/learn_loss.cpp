@@ -152,7 +152,8 @@ class HeadLoss::KeyLoss : public torch::autograd::Function<HeadLoss::KeyLoss> {
   }
 };
 
-at::Tensor HeadLoss::quantized(const at::Tensor& x, const at::Tensor& rotation, double clip) const {
+at::Tensor HeadLoss::quantized(const at::Tensor& x, const at::Tensor& rotation,
+                               std::optional<double> clip) const {
   const at::Tensor rotated = at::mm(x, rotation).unsqueeze(0);
   return quant::straight_through(rotated, settings_.bits, settings_.group, clip).squeeze(0);
 }

@@ -49,7 +49,8 @@ class HeadLoss {
   Part prepare(const LearnInput& input, const Sequence& sequence, int64_t head) const;
   at::Tensor scores(const Part& part, const at::Tensor& rotation) const;
   static Attention attend(const Part& part, const at::Tensor& scores);
-  at::Tensor quantized(const at::Tensor& x, const at::Tensor& rotation, double clip) const;
+  at::Tensor quantized(const at::Tensor& x, const at::Tensor& rotation,
+                       std::optional<double> clip) const;
   at::Tensor times_gram(const at::Tensor& error) const;
 
   LearnSettings settings_;

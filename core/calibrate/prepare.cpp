@@ -26,16 +26,25 @@ struct Context {
   const std::optional<CalibrationSample>& calibration;
   CalibrationStore& store;
   const Progress& progress;
+  // Both sides need them, and neither is quick to make.
+  mutable std::shared_ptr<const data::Sample> loaded = nullptr;
+  mutable at::Tensor queries = {};
 
-  std::shared_ptr<const data::Sample> sample(const std::string& what) const {
+  const data::Sample& sample(const std::string& what) const {
     if (!calibration) throw Error(fmt::format("{} needs a calibration set", what));
-    std::shared_ptr<const data::Sample> found = calibration->load();
-    if (found->kv_heads() != kv_heads || found->head_dim() != head_dim) {
+    if (!loaded) loaded = calibration->load();
+    if (loaded->kv_heads() != kv_heads || loaded->head_dim() != head_dim) {
       throw Error(
           fmt::format("the calibration set has {} KV heads of {} channels, the data {} of {}",
-                      found->kv_heads(), found->head_dim(), kv_heads, head_dim));
+                      loaded->kv_heads(), loaded->head_dim(), kv_heads, head_dim));
     }
-    return found;
+    return *loaded;
+  }
+
+  /// C_Q of the calibration sample, [Hkv, d, d].
+  const at::Tensor& query_covariance() const {
+    if (!queries.defined()) queries = calibrate::query_covariance(sample("a covariance rotation"));
+    return queries;
   }
 
   /// A name for tensors that follow from the calibration sample and these settings.
@@ -68,10 +77,11 @@ at::Tensor covariance_rotation_of(const Context& context, const Settings& side, 
                                {"scope", scope},
                                {"bit_reversal", reversal}};
   const auto layer = context.store.get(context.key(what), context.layer, [&] {
-    const auto sample = context.sample("a covariance rotation");
-    const at::Tensor covariance =
-        which == Which::key ? query_covariance(*sample)
-                            : value_covariance(*sample, form == "code" ? Form::code : Form::paper);
+    const data::Sample& sample = context.sample("a covariance rotation");
+    const at::Tensor covariance = which == Which::key ? context.query_covariance()
+                                  : form == "code"
+                                      ? proxy_covariance(sample, context.query_covariance())
+                                      : output_covariance(sample);
     RotationSide made;
     made.rotation = covariance_rotation(layer_or_heads(covariance, scope), hadamard, reversal);
     return which == Which::key ? RotationLayer{made, {}} : RotationLayer{{}, made};
@@ -83,10 +93,10 @@ at::Tensor center_of(const Context& context, const Settings& side, Which which) 
   if (get_text(side, "center") == "none") return {};
   const std::string name = which == Which::key ? "key" : "value";
   const auto layer = context.store.get(context.key({{"center", name}}), context.layer, [&] {
-    const auto sample = context.sample("center: head_mean");
+    const data::Sample& sample = context.sample("center: head_mean");
     RotationSide made;
     made.center =
-        tensor_of(*sample, which).to(at::kDouble).mean(std::array<int64_t, 2>{0, 2}).to(at::kFloat);
+        tensor_of(sample, which).to(at::kDouble).mean(std::array<int64_t, 2>{0, 2}).to(at::kFloat);
     return which == Which::key ? RotationLayer{made, {}} : RotationLayer{{}, made};
   });
   return (which == Which::key ? layer->key : layer->value).center;
@@ -127,9 +137,9 @@ std::shared_ptr<const RotationLayer> learned_layer(const Context& context) {
   }
   what["center"] = is_learned(key) ? get_text(key, "center") : "none";
   return context.store.get(context.key(what), context.layer, [&] {
-    const auto sample = context.sample("a learned rotation");
+    const data::Sample& sample = context.sample("a learned rotation");
     const LearnSettings settings = LearnSettings::from(calibrate);
-    LearnInput input = cut_sequences(*sample, settings);
+    LearnInput input = cut_sequences(sample, settings);
     if (is_learned(key)) input.center = center_of(context, key, Which::key);
     input.base_key = learning_base(context, key, Which::key);
     input.base_value = learning_base(context, value, Which::value);
@@ -204,8 +214,8 @@ void take_file(const Context& context, const std::string& path, Which which, at:
 /// int(ratio·n): [Hkv].
 at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side, double ratio,
                                 Which which) {
-  const auto sample = context.sample("clip_source: calibrated");
-  const at::Tensor& x = tensor_of(*sample, which);
+  const data::Sample& sample = context.sample("clip_source: calibrated");
+  const at::Tensor& x = tensor_of(sample, which);
   const at::Tensor scales = side.transform.scales(x);
   std::vector<at::Tensor> thresholds;
   for (int64_t head = 0; head < context.kv_heads; ++head) {

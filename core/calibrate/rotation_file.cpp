@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <charconv>
 
 #include "base/error.h"
 #include "base/h5.h"
+#include "base/replacement.h"
 
 namespace kvlab::calibrate {
 namespace {
@@ -95,26 +95,19 @@ RotationFile read_rotation_file(const std::filesystem::path& path) {
 }
 
 void write_rotation_file(const std::filesystem::path& path, const RotationFile& contents) {
-  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path());
-  // The process id keeps two programs apart that make the same file at the same time.
-  const std::filesystem::path temporary = path.string() + fmt::format(".{}.tmp", ::getpid());
-  try {
-    h5::File file = h5::File::create(temporary);
-    file.set_attribute("/", "schema", std::string_view(schema));
-    file.set_attribute("/", "method", std::string_view(contents.method));
-    file.set_attribute("/", "calibration", std::string_view(contents.calibration));
-    for (const auto& [layer, sides] : contents.layers) {
-      file.make_group(layer_group(layer));
-      write_side(file, layer_group(layer) + "/key", sides.key);
-      write_side(file, layer_group(layer) + "/value", sides.value);
-    }
-    file.close();
-    std::filesystem::rename(temporary, path);
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    throw;
+  make_folder_of(path);
+  Replacement replacement(path);
+  h5::File file = h5::File::create(replacement.temp(), path);
+  file.set_attribute("/", "schema", std::string_view(schema));
+  file.set_attribute("/", "method", std::string_view(contents.method));
+  file.set_attribute("/", "calibration", std::string_view(contents.calibration));
+  for (const auto& [layer, sides] : contents.layers) {
+    file.make_group(layer_group(layer));
+    write_side(file, layer_group(layer) + "/key", sides.key);
+    write_side(file, layer_group(layer) + "/value", sides.value);
   }
+  file.close();
+  replacement.commit();
 }
 
 }  // namespace kvlab::calibrate

@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
+#include "base/h5.h"
 #include "calibrate/prepare.h"
 #include "cli/verbs.h"
 #include "data/capture.h"
@@ -15,7 +17,19 @@ struct Arguments {
   std::string id, data, out;
 };
 
+/// Only a rotation file is written over, and one that is damaged may be anything.
+void check_output(const std::string& out) {
+  if (out.empty()) throw Error("--out must name a file");
+  if (!std::filesystem::exists(out)) return;
+  const auto schema = h5::File::open(out).attribute_or<std::string>("/", "schema", "");
+  if (schema != "kvlab.rotation/1") {
+    throw Error(fmt::format(
+        "{}: would be written over, and it is no kvlab.rotation/1 file but '{}'", out, schema));
+  }
+}
+
 void execute(const Arguments& arguments) {
+  check_output(arguments.out);
   const method::Recipe& preset = method::preset(arguments.id);
   if (!method::needs_calibration(preset)) {
     throw Error(fmt::format("{} needs no calibration", preset.id));

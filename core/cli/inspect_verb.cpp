@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "cli/verbs.h"
 #include "data/capture_info.h"
 #include "report/inspect.h"
@@ -29,7 +30,7 @@ void execute(const Arguments& arguments, Exit& result) {
     }
   }
   if (arguments.as_json) {
-    fmt::print("{}\n", report::inspection_json(inspection).dump(2));
+    fmt::print("{}\n", json_text(report::inspection_json(inspection), 2));
   } else {
     fmt::print("{}", report::inspection_text(inspection));
   }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "cli/progress.h"
 #include "cli/verbs.h"
 #include "config/experiment.h"
@@ -81,11 +82,11 @@ void print_dry_run(const config::Plan& plan, const run::Options& options, bool j
                       {"reason", cell.reason},
                       {"config", cell.config}});
     }
-    fmt::print("{}\n", nlohmann::json{{"cells", list},
-                                      {"rows", plan.rows.size()},
-                                      {"estimated_seconds", estimate.seconds},
-                                      {"estimated_bytes", estimate.bytes}}
-                           .dump(2));
+    const nlohmann::json all = {{"cells", list},
+                                {"rows", plan.rows.size()},
+                                {"estimated_seconds", estimate.seconds},
+                                {"estimated_bytes", estimate.bytes}};
+    fmt::print("{}\n", json_text(all, 2));
     return;
   }
   for (const size_t index : cells) {
@@ -105,16 +106,16 @@ void print_dry_run(const config::Plan& plan, const run::Options& options, bool j
 void print_outcome(const run::Outcome& outcome, const std::filesystem::path& output, double seconds,
                    bool json) {
   if (json) {
-    fmt::print("{}\n", nlohmann::json{{"output", output.string()},
-                                      {"complete", outcome.complete},
-                                      {"reused", outcome.reused},
-                                      {"failed", outcome.failed},
-                                      {"unsupported", outcome.unsupported},
-                                      {"excluded", outcome.excluded},
-                                      {"left", outcome.left},
-                                      {"interrupted", outcome.interrupted},
-                                      {"seconds", seconds}}
-                           .dump(2));
+    const nlohmann::json all = {{"output", output.string()},
+                                {"complete", outcome.complete},
+                                {"reused", outcome.reused},
+                                {"failed", outcome.failed},
+                                {"unsupported", outcome.unsupported},
+                                {"excluded", outcome.excluded},
+                                {"left", outcome.left},
+                                {"interrupted", outcome.interrupted},
+                                {"seconds", seconds}};
+    fmt::print("{}\n", json_text(all, 2));
     return;
   }
   std::string text = fmt::format("{} cells complete", outcome.complete);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/code_version.h"
+#include "base/utf8.h"
 #include "cli/verbs.h"
 #include "report/status.h"
 #include "store/store.h"
@@ -25,7 +26,7 @@ void add_status(CLI::App& app, Exit&) {
   verb->callback([arguments] {
     const store::Status status = store::status(arguments->file, code_version());
     if (arguments->as_json) {
-      fmt::print("{}\n", report::status_json(status, arguments->file).dump(2));
+      fmt::print("{}\n", json_text(report::status_json(status, arguments->file), 2));
     } else {
       fmt::print("{}", report::status_text(status, arguments->file));
     }

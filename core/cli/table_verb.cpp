@@ -8,10 +8,10 @@
 #include "base/code_version.h"
 #include "base/error.h"
 #include "base/names.h"
+#include "base/replacement.h"
 #include "cli/verbs.h"
 #include "report/layout.h"
 #include "report/table.h"
-#include "store/replacement.h"
 #include "store/store.h"
 
 namespace kvlab::cli {
@@ -29,8 +29,8 @@ bool wants_emphasis() {
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  store::make_folder_of(path);
-  store::Replacement replacement(path);
+  make_folder_of(path);
+  Replacement replacement(path);
   {
     std::ofstream file(replacement.temp(), std::ios::binary);
     file << text;

@@ -7,14 +7,17 @@
 namespace kvlab::config {
 namespace {
 
-/// The point with one axis moved to each of its other values. An axis of one value has no other:
-/// the point itself.
+/// The point with one axis moved to other values. In a grid every value stands beside every point
+/// of the other axes, so that moving each to the first one finds any difference; a zip needs all.
+/// An axis of one value has no other: the point itself.
 std::vector<Point> moved(const Experiment& experiment, const Point& point, size_t axis) {
+  const std::vector<nlohmann::json>& values = axis_values(experiment, axis);
+  const size_t others = axis < experiment.grid.size() ? 1 : values.size();
   std::vector<Point> points;
-  for (const nlohmann::json& value : axis_values(experiment, axis)) {
-    if (value == point[axis] && axis_values(experiment, axis).size() > 1) continue;
+  for (size_t i = 0; i < others; ++i) {
+    if (values[i] == point[axis] && values.size() > 1) continue;
     points.push_back(point);
-    points.back()[axis] = value;
+    points.back()[axis] = values[i];
   }
   return points;
 }
@@ -79,13 +82,11 @@ class EffectSearch {
 
 }  // namespace
 
-std::vector<std::string> idle_axes(const Experiment& experiment,
-                                   const std::set<int64_t>& head_dims) {
+std::vector<size_t> idle_axes(const Experiment& experiment, const std::set<int64_t>& head_dims) {
   const EffectSearch search(experiment, head_dims);
-  const std::vector<std::string> axes = axis_names(experiment);
-  std::vector<std::string> idle;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    if (search.is_idle(i)) idle.push_back(axes[i]);
+  std::vector<size_t> idle;
+  for (size_t i = 0; i < axis_names(experiment).size(); ++i) {
+    if (search.is_idle(i)) idle.push_back(i);
   }
   return idle;
 }

@@ -11,6 +11,14 @@
 
 namespace kvlab::config {
 
+/// Where something is written, for messages about it; line 0 where there is no line, as in a
+/// command-line edit.
+struct Mark {
+  std::string file;
+  int line = 0;
+  int column = 0;
+};
+
 /// Where samples come from: one entry of `dataset:` or `calibration:`.
 struct DatasetItem {
   std::string source;  // "synthetic" or "capture"
@@ -21,6 +29,8 @@ struct DatasetItem {
   std::vector<int64_t> layers;  // capture: empty means all
   bool allow_nonfinite = false;
   std::vector<DatasetItem> calibration;  // none or one: the item's own
+  Mark mark = {};
+  std::vector<Mark> layer_marks = {};  // one for each of `layers`
 };
 
 /// Which queries are measured (contract section 1).
@@ -33,6 +43,7 @@ struct Probes {
 struct MethodUse {
   std::string label;
   method::Recipe recipe;  // edits of `set:` applied
+  Mark mark = {};
 };
 
 /// One key of a sweep. The axes of `grid` are multiplied, those of `zip` walk in step.
@@ -40,6 +51,7 @@ struct SweepAxis {
   std::string key;  // of a recipe ("group", "window.recent") or of a synthetic dataset ("tokens");
                     // the summary column
   std::vector<nlohmann::json> values;
+  Mark mark = {};
 };
 
 /// Points that are left out on purpose.

@@ -45,6 +45,7 @@ void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
   if (const Node* output = fields.get("output")) {
     if (const auto path = yaml::read_text(*output, "output", reading.problems)) {
       experiment.output = *path;
+      if (path->empty()) yaml::report(reading.problems, *output, "'output' must name a file");
     }
   }
 }

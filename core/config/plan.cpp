@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/h5.h"
 #include "base/hash.h"
 #include "base/names.h"
 #include "config/axis_effect.h"
@@ -17,12 +18,25 @@
 #include "config/plan_order.h"
 #include "config/reader.h"
 #include "config/sweep.h"
+#include "data/synthetic_params.h"
 #include "method/schema.h"
 
 namespace kvlab::config {
 namespace {
 
 using nlohmann::json;
+
+// A plan takes about 40 KB a row; more rows than this are a slip of the hand.
+constexpr size_t kMostRows = 200'000;
+
+[[noreturn]] void refuse_size(const Experiment& experiment, const std::string& rows) {
+  const std::string message = fmt::format(
+      "the experiment has {} rows, one file takes {}: sweep less, or split it into several files",
+      rows, kMostRows);
+  throw ConfigError({{experiment.file.string(), 0, 0, message}});
+}
+
+constexpr const char* kRotationSchema = "kvlab.rotation/1";
 
 /// A method at a sweep point on one layer and head size.
 struct Resolved {
@@ -47,6 +61,7 @@ class Planner {
   Plan run() {
     check_measures();
     const std::vector<std::vector<int64_t>> layers = all_layers();
+    check_size(layers);
     check_axes();
     fail_on_problems();
     plan_.axes = axes_;
@@ -88,13 +103,22 @@ class Planner {
     for (const DatasetItem& item : experiment_.datasets) {
       const std::vector<int64_t>& held = info(at_point(item, axes_, points_.front())).layers;
       result.push_back(item.layers.empty() ? held : item.layers);
-      for (const int64_t layer : item.layers) {
-        if (std::find(held.begin(), held.end(), layer) != held.end()) continue;
-        problem(fmt::format("{} has no layer {} (available: {})", name_of(item), layer,
+      for (size_t i = 0; i < item.layers.size(); ++i) {
+        if (std::find(held.begin(), held.end(), item.layers[i]) != held.end()) continue;
+        problem(item.layer_marks[i],
+                fmt::format("{} has no layer {} (available: {})", name_of(item), item.layers[i],
                             fmt::join(held, ", ")));
       }
     }
     return result;
+  }
+
+  void check_size(const std::vector<std::vector<int64_t>>& layers) const {
+    size_t samples = 0;
+    for (const auto& of_item : layers) samples += of_item.size();
+    const size_t rows =
+        samples * experiment_.methods.size() * points_.size() * experiment_.seeds.size();
+    if (rows > kMostRows) refuse_size(experiment_, fmt::format("up to {}", rows));
   }
 
   void check_axes() {
@@ -107,10 +131,12 @@ class Planner {
     }
     std::vector<std::string> labels;
     for (const MethodUse& use : experiment_.methods) labels.push_back(use.label);
-    for (const std::string& axis : idle_axes(experiment_, head_dims)) {
-      problem(fmt::format("sweep axis '{}' changes nothing for any {}", axis,
-                          is_dataset_axis(axis) ? std::string("dataset listed")
-                                                : "method listed (" + join(labels) + ")"));
+    for (const size_t i : idle_axes(experiment_, head_dims)) {
+      const SweepAxis& axis = axis_at(experiment_, i);
+      problem(axis.mark,
+              fmt::format("sweep axis '{}' changes nothing for any {}", axis.key,
+                          is_dataset_axis(axis.key) ? std::string("dataset listed")
+                                                    : "method listed (" + join(labels) + ")"));
     }
   }
 
@@ -143,16 +169,26 @@ class Planner {
     }
     for (const std::string& side : method::kSides) {
       if (const auto path = method::rotation_file(result.recipe, side)) {
-        result.rotations[side] = file_hash(*path);
+        result.rotations[side] = rotation_hash(*path, use.mark);
       }
     }
     return resolved_.emplace(key, std::move(result)).first->second;
   }
 
-  const std::string& file_hash(const std::string& path) {
+  /// The hash of a rotation file; a problem at `mark` where it is none.
+  const std::string& rotation_hash(const std::string& path, const Mark& mark) {
     const auto found = hashes_.find(path);
-    return found != hashes_.end() ? found->second
-                                  : hashes_.emplace(path, sha256_file(path)).first->second;
+    if (found != hashes_.end()) return found->second;
+    try {
+      const auto schema = h5::File::open(path).attribute_or<std::string>("/", "schema", "");
+      if (schema != kRotationSchema) {
+        problem(mark, fmt::format("{} is no rotation file: expected schema {}, found '{}'", path,
+                                  kRotationSchema, schema));
+      }
+    } catch (const Error& error) {
+      problem(mark, error.what());
+    }
+    return hashes_.emplace(path, sha256_file(path)).first->second;
   }
 
   /// The rows of one sweep point: one a seed, or one where the seed is not used.
@@ -227,6 +263,9 @@ class Planner {
     if (auto reason = excluded(experiment_, place, points_[place.point])) {
       cell.state = CellState::excluded;
       cell.reason = *reason;
+    } else if (auto refused = refused_shape(cell.dataset)) {
+      cell.state = CellState::unsupported;
+      cell.reason = *refused;
     } else if (resolved.unsupported) {
       cell.state = CellState::unsupported;
       cell.reason = *resolved.unsupported;
@@ -237,16 +276,16 @@ class Planner {
                          Cell& cell) {
     if (!resolved.needs_calibration) return;
     if (inputs.calibration == nullptr) {
-      problem(fmt::format(
-          "method '{}' needs a calibration set: name one under 'calibration', as in calibration: "
-          "{{source: capture, path: …}}",
-          use.label));
+      problem(use.mark, fmt::format("method '{}' needs a calibration set: name one under "
+                                    "'calibration', as in calibration: "
+                                    "{{source: capture, path: …}}",
+                                    use.label));
       return;
     }
     const Described calibration{cell.calibration.front(), *inputs.calibration};
     const Described evaluated{cell.dataset, inputs.info};
     for (const std::string& error : calibration_errors(calibration, evaluated, cell.layer)) {
-      problem(error);
+      problem(calibration.item.mark, error);
     }
     cell.warnings = calibration_warnings(calibration, evaluated);
     if (overlap_of(cell, inputs) == "yes") {
@@ -261,6 +300,13 @@ class Planner {
     const Described calibration{cell.calibration.front(), *inputs.calibration};
     const Described evaluated{cell.dataset, inputs.info};
     return overlaps_.emplace(key, overlap(calibration, evaluated, cell.seed)).first->second;
+  }
+
+  /// Why synthetic data of this shape cannot be drawn, as at some points of a sweep.
+  static std::optional<std::string> refused_shape(const DatasetItem& item) {
+    if (item.source != "synthetic") return std::nullopt;
+    if (auto reason = data::refuse_synthetic(item.params)) return "dataset: " + *reason;
+    return std::nullopt;
   }
 
   static bool passes_float32(const method::Recipe& recipe, const DatasetInfo& data) {
@@ -281,19 +327,21 @@ class Planner {
                     [](const Cell& cell) { return cell.state == CellState::run; })) {
       return;
     }
-    problem("nothing is left to run:");
+    problem({}, "nothing is left to run:");
     for (const Row& row : plan_.rows) {
       const Cell& cell = plan_.cells[row.cell];
-      problem(fmt::format("{} on {}: {}: {}", row.label, row.dataset,
-                          cell.state == CellState::excluded ? "excluded" : "unsupported",
-                          cell.reason));
+      problem({}, fmt::format("{} on {}: {}: {}", row.label, row.dataset,
+                              cell.state == CellState::excluded ? "excluded" : "unsupported",
+                              cell.reason));
     }
     fail_on_problems();
   }
 
-  void problem(const std::string& message) {
+  /// At the place of what is wrong; {} is the file as a whole.
+  void problem(const Mark& mark, const std::string& message) {
     if (!told_.insert(message).second) return;
-    problems_.push_back({experiment_.file.string(), 0, 0, message});
+    const std::string file = mark.file.empty() ? experiment_.file.string() : mark.file;
+    problems_.push_back({file, mark.line, mark.column, message});
   }
 
   void fail_on_problems() const {
@@ -318,6 +366,9 @@ class Planner {
 }  // namespace
 
 Plan make_plan(const Experiment& experiment, const Describe& describe) {
+  if (count_points(experiment, kMostRows) > kMostRows) {
+    refuse_size(experiment, fmt::format("more than {}", kMostRows));
+  }
   return Planner(experiment, describe).run();
 }
 

@@ -29,6 +29,7 @@ void read_layers(const Node& node, DatasetItem& item, Reading& reading) {
       yaml::report(reading.problems, entry, fmt::format("layer {} is listed twice", *layer));
     }
     item.layers.push_back(*layer);
+    item.layer_marks.push_back(mark_of(entry));
   }
 }
 
@@ -65,12 +66,10 @@ void read_synthetic(yaml::Fields& fields, const Node& node, DatasetItem& item, R
     item.params[param.key] = std::move(value);
   }
   item.label = get_text(item.params, "pattern");
-  const int64_t q_heads = get_int(item.params, "q_heads");
-  const int64_t kv_heads = get_int(item.params, "kv_heads");
-  if (q_heads % kv_heads != 0) {
-    const Node* at = node.find("q_heads") != nullptr ? node.find("q_heads") : &node;
-    yaml::report(reading.problems, *at,
-                 fmt::format("'q_heads' {} is no multiple of 'kv_heads' {}", q_heads, kv_heads));
+  if (auto refused = data::refuse_synthetic(item.params)) {
+    // The sentence begins with the key that it is about.
+    const Node* at = node.find(refused->substr(0, refused->find(':')));
+    yaml::report(reading.problems, at != nullptr ? *at : node, *refused);
   }
 }
 
@@ -79,6 +78,7 @@ void read_synthetic(yaml::Fields& fields, const Node& node, DatasetItem& item, R
 DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset,
                       Reading& reading) {
   DatasetItem item;
+  item.mark = mark_of(node);
   yaml::Fields fields(node, what, reading.problems);
   if (!node.is_map()) return item;
   const Node* source = fields.get("source");
@@ -105,7 +105,7 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
     return item;
   }
   if (const Node* label = fields.get("label")) {
-    item.label = yaml::read_text(*label, "label", reading.problems).value_or("");
+    item.label = read_label(*label, reading);
   }
   if (const Node* calibration = is_dataset ? fields.get("calibration") : nullptr) {
     item.calibration.push_back(

@@ -53,6 +53,7 @@ class MethodReader {
     } else if (const auto id = yaml::read_text(node, "methods", reading_.problems)) {
       use = {*id, find(*id, node)};
     }
+    use.mark = mark_of(node);
     resolve_files(use.recipe, node);
     if (reading_.problems.size() > before) return;
     for (const MethodUse& other : uses_) {
@@ -91,7 +92,7 @@ class MethodReader {
                                use.recipe.id));
     }
     if (const Node* label = node.find("label")) {
-      use.label = yaml::read_text(*label, "label", reading_.problems).value_or("");
+      use.label = read_label(*label, reading_);
     }
     own_.push_back(use.recipe);
     return use;
@@ -113,7 +114,7 @@ class MethodReader {
     use.label = use.recipe.id;
     if (!edits.empty()) use.label += " (" + settings_text(edits) + ")";
     if (const Node* label = fields.get("label")) {
-      use.label = yaml::read_text(*label, "label", reading_.problems).value_or("");
+      use.label = read_label(*label, reading_);
     }
     fields.finish();
     return use;

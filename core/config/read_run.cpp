@@ -64,6 +64,12 @@ std::optional<std::string> refused_measure(const std::string& measure, const std
   return std::nullopt;
 }
 
+std::string read_label(const Node& node, Reading& reading) {
+  const auto label = yaml::read_text(node, "label", reading.problems);
+  if (label && label->empty()) yaml::report(reading.problems, node, "'label' is empty");
+  return label.value_or("");
+}
+
 std::string read_backend(const Node& node, Reading& reading) {
   const auto backend = yaml::read_text(node, "backend", reading.problems);
   if (!backend) return "reference";

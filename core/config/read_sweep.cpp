@@ -81,7 +81,8 @@ std::vector<SweepAxis> read_axes(const Node& node, const std::string& what,
       reading.problems.push_back({member.value.file, member.line, member.column, *wrong});
       continue;
     }
-    SweepAxis axis{.key = member.key, .values = {}};
+    SweepAxis axis{
+        .key = member.key, .values = {}, .mark = {member.value.file, member.line, member.column}};
     if (!member.value.is_list() || member.value.items.empty()) {
       yaml::report(
           reading.problems, member.value,

@@ -17,6 +17,12 @@ struct Reading {
   yaml::Problems& problems;
 };
 
+/// The node's place.
+inline Mark mark_of(const yaml::Node& node) { return {node.file, node.line, node.column}; }
+
+/// A `label:`, which tables show and exclusions name: text that is not empty.
+std::string read_label(const yaml::Node& node, Reading& reading);
+
 std::vector<DatasetItem> read_datasets(const yaml::Node& node, Reading& reading);
 
 /// One item of `calibration:`; `what` names it in messages.

@@ -14,9 +14,22 @@ std::vector<std::string> axis_names(const Experiment& experiment) {
   return names;
 }
 
-const std::vector<nlohmann::json>& axis_values(const Experiment& experiment, size_t axis) {
+const SweepAxis& axis_at(const Experiment& experiment, size_t axis) {
   const size_t in_grid = experiment.grid.size();
-  return axis < in_grid ? experiment.grid[axis].values : experiment.zip[axis - in_grid].values;
+  return axis < in_grid ? experiment.grid[axis] : experiment.zip[axis - in_grid];
+}
+
+const std::vector<nlohmann::json>& axis_values(const Experiment& experiment, size_t axis) {
+  return axis_at(experiment, axis).values;
+}
+
+size_t count_points(const Experiment& experiment, size_t most) {
+  size_t count = experiment.zip.empty() ? 1 : experiment.zip.front().values.size();
+  for (const SweepAxis& axis : experiment.grid) {
+    if (axis.values.size() > most / count) return most + 1;
+    count *= axis.values.size();
+  }
+  return std::min(count, most + 1);
 }
 
 std::vector<Point> sweep_points(const Experiment& experiment) {

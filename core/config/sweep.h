@@ -14,8 +14,14 @@ using Point = std::vector<nlohmann::json>;
 /// Keys of the axes: those of the grid, then those that walk in step.
 std::vector<std::string> axis_names(const Experiment& experiment);
 
+/// An axis by its place in axis_names().
+const SweepAxis& axis_at(const Experiment& experiment, size_t axis);
+
 /// The values of an axis by its place in axis_names().
 const std::vector<nlohmann::json>& axis_values(const Experiment& experiment, size_t axis);
+
+/// How many points there are, at most `most` + 1: a grid multiplies faster than memory grows.
+size_t count_points(const Experiment& experiment, size_t most);
 
 /// Every point, the first axis slowest. One empty point where there is no sweep.
 std::vector<Point> sweep_points(const Experiment& experiment);

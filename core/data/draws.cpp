@@ -1,6 +1,7 @@
 #include "data/draws.h"
 
 #include <algorithm>
+#include <array>
 
 #include "data/exact_math.h"
 #include "data/philox.h"
@@ -9,6 +10,7 @@ namespace kvlab::data {
 namespace {
 
 constexpr int kBlockBits = 12;  // blocks of four numbers in a row
+constexpr size_t kMostColumns = size_t{4} << kBlockBits;
 
 }  // namespace
 
@@ -17,14 +19,15 @@ Draws::Draws(int64_t seed, int64_t passage)
       passage_(static_cast<uint32_t>(passage)) {}
 
 void Draws::normals(Stream stream, uint64_t row, int64_t count, double* out) const {
+  std::array<uint32_t, kMostColumns> words;
   for (int64_t start = 0; start < count; start += 4) {
     const uint64_t block = (row << kBlockBits) | static_cast<uint64_t>(start / 4);
-    const auto words = philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                                   static_cast<uint32_t>(stream), passage_},
-                                  {key_[0], key_[1]});
-    const int64_t here = std::min<int64_t>(4, count - start);
-    for (int64_t i = 0; i < here; ++i) out[start + i] = normal_from(words[static_cast<size_t>(i)]);
+    const auto four = philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                                  static_cast<uint32_t>(stream), passage_},
+                                 {key_[0], key_[1]});
+    std::copy(four.begin(), four.end(), words.begin() + start);
   }
+  normals_from(words.data(), count, out);
 }
 
 double Draws::normal(Stream stream, uint64_t row) const {

@@ -22,7 +22,8 @@ double exact_cos_turns(double turns);
 /// e^-25.
 double inverse_normal(double p);
 
-/// A standard normal deviate from 32 random bits: inverse_normal((word + 1/2) / 2^32), |x| < 6.4.
-double normal_from(uint32_t word);
+/// Standard normal deviates from 32 random bits each, to the last bit:
+/// inverse_normal((word + 1/2) / 2^32), |x| < 6.4.
+void normals_from(const uint32_t* words, int64_t count, double* out);
 
 }  // namespace kvlab::data

@@ -1,5 +1,7 @@
 #include "data/synthetic.h"
 
+#include <ATen/Parallel.h>
+
 #include <vector>
 
 #include "data/content.h"
@@ -10,21 +12,22 @@
 namespace kvlab::data {
 namespace {
 
-/// A new [batch, heads, tokens, d] tensor; row(b, h, t, out) writes one row. Rounded to float, then
-/// to T, half to even.
+/// A new [batch, heads, tokens, d] tensor; row(b, h, t, out) writes one row, on any thread. Rounded
+/// to float, then to T, half to even.
 template <class T, class Row>
 at::Tensor filled(std::vector<int64_t> shape, const Row& row) {
+  constexpr int64_t kGrain = 256;  // rows
   at::Tensor tensor = at::empty(shape, at::dtype(c10::CppTypeToScalarType<T>::value));
-  T* out = tensor.mutable_data_ptr<T>();
-  std::vector<double> numbers(static_cast<size_t>(shape[3]));
-  for (int64_t b = 0; b < shape[0]; ++b) {
-    for (int64_t h = 0; h < shape[1]; ++h) {
-      for (int64_t t = 0; t < shape[2]; ++t) {
-        row(b, h, t, numbers.data());
-        for (const double number : numbers) *out++ = static_cast<T>(static_cast<float>(number));
-      }
+  T* all = tensor.mutable_data_ptr<T>();
+  const int64_t heads = shape[1], tokens = shape[2], dim = shape[3];
+  at::parallel_for(0, shape[0] * heads * tokens, kGrain, [&](int64_t begin, int64_t end) {
+    std::vector<double> numbers(static_cast<size_t>(dim));
+    for (int64_t i = begin; i < end; ++i) {
+      row(i / tokens / heads, i / tokens % heads, i % tokens, numbers.data());
+      T* out = all + i * dim;
+      for (const double number : numbers) *out++ = static_cast<T>(static_cast<float>(number));
     }
-  }
+  });
   return tensor;
 }
 
@@ -73,16 +76,16 @@ Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& p
 }
 
 Description describe_synthetic(const Settings& params, const ProbeChoice& probes) {
-  const SyntheticSpec spec = read_spec(params);
+  const Settings all = with_defaults(params);
   Description result;
-  result.batch = spec.batch;
-  result.kv_heads = spec.kv_heads;
-  result.q_heads = spec.q_heads;
-  result.tokens = spec.tokens;
-  result.head_dim = spec.head_dim;
-  result.probes = static_cast<int64_t>(probe_positions(spec.tokens, probes).size());
-  result.dtype = spec.dtype;
-  result.has_w_o = spec.hidden > 0;
+  result.batch = get_int(all, "batch");
+  result.kv_heads = get_int(all, "kv_heads");
+  result.q_heads = get_int(all, "q_heads");
+  result.tokens = get_int(all, "tokens");
+  result.head_dim = get_int(all, "head_dim");
+  result.probes = static_cast<int64_t>(probe_positions(result.tokens, probes).size());
+  result.dtype = dtype_of(get_text(all, "dtype")).value_or(DType::fp32);
+  result.has_w_o = get_int(all, "hidden") > 0;
   result.uses_seed = synthetic_uses_seed(params);
   result.layers = {0};
   result.content = synthetic_content(params);

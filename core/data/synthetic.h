@@ -15,7 +15,7 @@ namespace kvlab::data {
 /// (refuse_synthetic).
 Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& probes);
 
-/// Shapes and identity of what make_synthetic makes.
+/// Shapes and identity of what make_synthetic makes, or of what it is asked for and refuses.
 Description describe_synthetic(const Settings& params, const ProbeChoice& probes);
 
 }  // namespace kvlab::data

@@ -52,16 +52,16 @@ std::optional<std::set<int64_t>> positions_in(std::string_view text) {
   }
 }
 
+bool turn_of(int64_t token, int64_t every) { return every > 0 && token > 0 && token % every == 0; }
+
+}  // namespace
+
 std::optional<DType> dtype_of(std::string_view name) {
   for (const DType type : {DType::bf16, DType::fp16, DType::fp32}) {
     if (name_of(type) == name) return type;
   }
   return std::nullopt;
 }
-
-bool turn_of(int64_t token, int64_t every) { return every > 0 && token > 0 && token % every == 0; }
-
-}  // namespace
 
 Settings with_defaults(const Settings& params) {
   Settings all = params;

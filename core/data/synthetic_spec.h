@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
+#include <string_view>
 
 #include "base/dtype.h"
 #include "base/part.h"
@@ -41,6 +43,9 @@ struct SyntheticSpec {
 
 /// Missing parameters take their defaults. Throws Error with the sentence of refuse_synthetic.
 SyntheticSpec read_spec(const Settings& params);
+
+/// The storage type of this name: bf16, fp16 or fp32.
+std::optional<DType> dtype_of(std::string_view name);
 
 /// `params` with every default filled in.
 Settings with_defaults(const Settings& params);

@@ -149,7 +149,7 @@ std::optional<std::string> no_effect(const Recipe& recipe, const std::string& ke
     if (!key.starts_with(name + ".")) continue;
     const Settings side = recipe.side(name);
     const Param* param = declared(side, key.substr(name.size() + 1));
-    if (param != nullptr && param->no_effect) return param->no_effect(side, head_dim);
+    if (param != nullptr && param->no_effect) return param->no_effect(name, side, head_dim);
   }
   return std::nullopt;
 }

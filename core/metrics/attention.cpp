@@ -3,8 +3,6 @@
 namespace kvlab::metrics {
 namespace {
 
-at::Tensor counters(int64_t q_heads) { return at::zeros({q_heads}, at::kDouble); }
-
 at::Tensor square_sum(const at::Tensor& x) { return x.square().sum(); }
 
 /// Cosine of matching rows; a zero vector has none and counts as 0.
@@ -29,22 +27,18 @@ ProbeErrors probe_errors(const attention::Exact& exact, const attention::Read& r
   return probes;
 }
 
-AttentionErrors::AttentionErrors(int64_t sequences, int64_t q_heads, at::Tensor w_o)
-    : q_heads_(q_heads),
-      w_o_(std::move(w_o)),
-      probes_(counters(q_heads)),
-      logit_(counters(q_heads)),
-      kl_(counters(q_heads)),
-      top1_(counters(q_heads)),
-      cosine_(counters(q_heads)),
-      error_(counters(q_heads)),
-      key_(counters(q_heads)),
-      value_(counters(q_heads)),
-      norm_(counters(q_heads)),
-      vectors_(static_cast<size_t>(sequences), std::vector<Vectors>(static_cast<size_t>(q_heads))) {
+AttentionErrors::AttentionErrors(const at::Tensor& q, at::Tensor w_o) : w_o_(std::move(w_o)) {
+  for (at::Tensor* sum :
+       {&probes_, &logit_, &kl_, &top1_, &cosine_, &error_, &key_, &value_, &norm_}) {
+    *sum = at::zeros({q.size(1)}, at::kDouble);
+  }
+  for (at::Tensor* vectors : {&output_, &key_error_, &value_error_}) {
+    *vectors = at::zeros({q.size(0), q.size(2), q.size(1), q.size(3)}, at::kDouble);
+  }
 }
 
-void AttentionErrors::add(int64_t sequence, int64_t q_head, const ProbeErrors& probes) {
+void AttentionErrors::add(int64_t sequence, int64_t q_head, int64_t first,
+                          const ProbeErrors& probes) {
   logit_[q_head] += probes.logit_mse.sum();
   kl_[q_head] += probes.kl.sum();
   top1_[q_head] += probes.top1.sum();
@@ -56,10 +50,12 @@ void AttentionErrors::add(int64_t sequence, int64_t q_head, const ProbeErrors& p
   key_[q_head] += square_sum(probes.key_error);
   value_[q_head] += square_sum(probes.value_error);
   norm_[q_head] += square_sum(probes.output);
-  Vectors& vectors = vectors_[static_cast<size_t>(sequence)][static_cast<size_t>(q_head)];
-  vectors.output.push_back(probes.output);
-  vectors.key_error.push_back(probes.key_error);
-  vectors.value_error.push_back(probes.value_error);
+  const auto keep = [&](const at::Tensor& vectors, const at::Tensor& some) {
+    vectors[sequence].select(1, q_head).narrow(0, first, some.size(0)).copy_(some);
+  };
+  keep(output_, probes.output);
+  keep(key_error_, probes.key_error);
+  keep(value_error_, probes.value_error);
 }
 
 Arrays AttentionErrors::finish() const {
@@ -80,19 +76,16 @@ Arrays AttentionErrors::finish() const {
   at::Tensor key = at::zeros({}, at::kDouble);
   at::Tensor value = at::zeros({}, at::kDouble);
   at::Tensor norm = at::zeros({}, at::kDouble);
-  for (const std::vector<Vectors>& heads : vectors_) {
-    std::vector<at::Tensor> output, key_error, value_error;
-    for (const Vectors& head : heads) {
-      output.push_back(at::cat(head.output));
-      key_error.push_back(at::cat(head.key_error));
-      value_error.push_back(at::cat(head.value_error));
-    }
-    const at::Tensor from_key = at::cat(key_error, -1).matmul(projection);
-    const at::Tensor from_value = at::cat(value_error, -1).matmul(projection);
+  for (int64_t sequence = 0; sequence < output_.size(0); ++sequence) {
+    const auto projected = [&](const at::Tensor& vectors) {
+      return vectors[sequence].flatten(1).matmul(projection);
+    };
+    const at::Tensor from_key = projected(key_error_);
+    const at::Tensor from_value = projected(value_error_);
     error += square_sum(from_key + from_value);
     key += square_sum(from_key);
     value += square_sum(from_value);
-    norm += square_sum(at::cat(output, -1).matmul(projection));
+    norm += square_sum(projected(output_));
   }
   arrays["wo_rel"] = ratio(error.sqrt(), norm.sqrt());
   arrays["wo_rel_k"] = ratio(key.sqrt(), norm.sqrt());
@@ -101,17 +94,10 @@ Arrays AttentionErrors::finish() const {
 }
 
 Arrays AttentionErrors::by_probe() const {
-  std::vector<at::Tensor> errors, norms;
-  for (const std::vector<Vectors>& heads : vectors_) {
-    std::vector<at::Tensor> error, norm;
-    for (const Vectors& head : heads) {
-      error.push_back((at::cat(head.key_error) + at::cat(head.value_error)).square().sum(-1));
-      norm.push_back(at::cat(head.output).square().sum(-1));
-    }
-    errors.push_back(at::stack(error));
-    norms.push_back(at::stack(norm));
-  }
-  return {{"out_se", at::stack(errors)}, {"out_ss", at::stack(norms)}};
+  const auto by_head = [](const at::Tensor& vectors) {
+    return vectors.square().sum(-1).transpose(1, 2).contiguous();
+  };
+  return {{"out_se", by_head(key_error_ + value_error_)}, {"out_ss", by_head(output_)}};
 }
 
 }  // namespace kvlab::metrics

@@ -16,11 +16,11 @@ ProbeErrors probe_errors(const attention::Exact& exact, const attention::Read& r
 /// Sums up logit_mse, attn_*, out_* per query head and wo_* over all of them. Sequences are pooled.
 class AttentionErrors {
  public:
-  /// w_o: [D, Hq·d], undefined where there is none.
-  AttentionErrors(int64_t sequences, int64_t q_heads, at::Tensor w_o);
+  /// `q` is the sample's, [B, Hq, P, d]; w_o: [D, Hq·d], undefined where there is none.
+  AttentionErrors(const at::Tensor& q, at::Tensor w_o);
 
-  /// Some probes of one query head of one sequence; those of one head come in order.
-  void add(int64_t sequence, int64_t q_head, const ProbeErrors& probes);
+  /// One query head of one sequence at the probes from `first` on, as many as `probes` has.
+  void add(int64_t sequence, int64_t q_head, int64_t first, const ProbeErrors& probes);
 
   Arrays finish() const;
 
@@ -28,16 +28,14 @@ class AttentionErrors {
   Arrays by_probe() const;
 
  private:
-  int64_t q_heads_;
   at::Tensor w_o_;
   // Each [Hq] float64, sums over sequences (and probes).
   at::Tensor probes_, logit_, kl_, top1_, cosine_;
   at::Tensor error_, key_, value_, norm_;
-  // Outputs and the two error vectors of each sequence and query head, [P, d] in pieces.
-  struct Vectors {
-    std::vector<at::Tensor> output, key_error, value_error;
-  };
-  std::vector<std::vector<Vectors>> vectors_;
+  // The output and the two error vectors, all heads side by side: float64 [B, P, Hq, d]. Made at
+  // once: small tensors that stay, made between large ones that go, would keep the heap from using
+  // the space of the large ones again.
+  at::Tensor output_, key_error_, value_error_;
 };
 
 }  // namespace kvlab::metrics

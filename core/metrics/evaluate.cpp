@@ -131,7 +131,7 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   const auto readback = make_readback(backend, context, method, recipe, windows);
   SideErrors key(method.key.passthrough, sample.k, windows);
   SideErrors value(method.value.passthrough, sample.v, windows);
-  AttentionErrors attention_errors(sample.batch(), sample.q_heads(), sample.w_o);
+  AttentionErrors attention_errors(sample.q, sample.w_o);
 
   const bool attends = measures("attention") || measures("tokens");
   const bool decodes = attends || measures("error") || measures("tni");

@@ -188,7 +188,7 @@ class PackedReadback final : public Readback {
         if (!found) found = key_errors_in_float64(sequence, q_head, first, count, key);
         const at::Tensor output = outputs[j].narrow(0, first, count).to(at::kDouble);
         found->value_error = output - (found->output + found->key_error);
-        errors.add(sequence, q_head, *found);
+        errors.add(sequence, q_head, first, *found);
       }
     }
   }

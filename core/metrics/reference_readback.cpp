@@ -128,7 +128,7 @@ class ReferenceReadback final : public Readback {
         cache.key_boundary = part(limits_.key);
         cache.value_boundary = part(limits_.value);
         const attention::Exact exact = context_.exact(sequence, j, cache.k, cache.v, first, count);
-        errors.add(sequence, j,
+        errors.add(sequence, j, first,
                    probe_errors(exact, attention::cached_attention(
                                            part(sample().q[sequence][j]).to(at::kDouble), cache,
                                            exact, part(limits_.positions))));

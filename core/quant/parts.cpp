@@ -113,7 +113,7 @@ const std::vector<Part>& codec_parts() {
                 .help = "threshold of a whole head row, or of each group",
                 .used =
                     [](const Settings& c) { return clips_by_order(c) && !clip_is_calibrated(c); },
-                .no_effect = [](const Settings& side,
+                .no_effect = [](const std::string&, const Settings& side,
                                 int64_t head_dim) -> std::optional<std::string> {
                   const Settings codec = below(side, "codec.");
                   if (get_text(codec, "axis") == "token" &&

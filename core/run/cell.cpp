@@ -8,6 +8,7 @@
 
 #include "base/code_version.h"
 #include "base/error.h"
+#include "base/utf8.h"
 #include "metrics/evaluate.h"
 
 namespace kvlab::run {
@@ -73,7 +74,7 @@ store::CellResult not_run(const config::Cell& cell, const std::string& status,
                           const std::string& reason) {
   store::CellResult result;
   result.id = cell.id;
-  result.config = cell.config.dump();
+  result.config = json_text(cell.config);
   result.status = status;
   result.reason = reason;
   result.started = timestamp();

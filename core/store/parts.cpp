@@ -3,14 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/h5.h"
 #include "base/hash.h"
+#include "base/replacement.h"
 #include "store/cell_io.h"
-#include "store/replacement.h"
 
 namespace kvlab::store {
 namespace fs = std::filesystem;
@@ -40,11 +42,14 @@ bool is_whole(const fs::path& path) {
   return std::string_view(all).substr(bytes.size()) == trailer(id, bytes);
 }
 
-void append_trailer(const fs::path& path, const std::string& id) {
+void append_trailer(const fs::path& path, const std::string& id, const fs::path& results) {
   const std::string line = trailer(id, bytes_of(path));
   std::ofstream out(path, std::ios::binary | std::ios::app);
   out << line << std::flush;
-  if (!out) throw Error(fmt::format("{}: cannot be written to its end", path.string()));
+  if (!out) {
+    throw Error(fmt::format("{}: a finished cell cannot be written: {}", results.string(),
+                            std::strerror(errno)));
+  }
 }
 
 }  // namespace
@@ -55,11 +60,11 @@ void write_part(const fs::path& results, const CellResult& cell) {
   const fs::path target = parts_folder(results) / (cell.id + ".h5");
   make_folder_of(target);
   Replacement replacement(target);
-  h5::File file = h5::File::create(replacement.temp());
+  h5::File file = h5::File::create(replacement.temp(), results);
   file.set_attribute("/", "schema", kSchema);
   write_cell(file, cell);
   file.close();
-  append_trailer(replacement.temp(), cell.id);
+  append_trailer(replacement.temp(), cell.id, results);
   replacement.commit();
 }
 

@@ -11,7 +11,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "store/replacement.h"
+#include "base/replacement.h"
 
 namespace kvlab::store {
 namespace fs = std::filesystem;

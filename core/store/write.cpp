@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/replacement.h"
 #include "store/digest.h"
-#include "store/replacement.h"
 #include "store/sources.h"
 
 namespace kvlab::store {
@@ -26,8 +26,9 @@ void copy_cells(h5::File& out, const Sources& sources) {
 h5::File start_from(const fs::path& target, const fs::path& temp, const Sources& sources) {
   std::error_code error;
   fs::copy_file(target, temp, fs::copy_options::overwrite_existing, error);
-  if (error) throw Error(fmt::format("{}: cannot be written: {}", temp.string(), error.message()));
-  h5::File out = h5::File::edit(temp);
+  if (error)
+    throw Error(fmt::format("{}: cannot be written: {}", target.string(), error.message()));
+  h5::File out = h5::File::edit(temp, target);
   out.remove("/summary");
   out.remove("/experiment");
   for (const std::string& name : out.attribute_names("/")) out.remove_attribute("/", name);
@@ -48,7 +49,7 @@ void write_file(const fs::path& target, const Results& results, const Sources& s
   Sources elsewhere = sources;
   std::erase_if(elsewhere, [&](const auto& source) { return source.second == target; });
   h5::File out = elsewhere.size() < sources.size() ? start_from(target, replacement.temp(), sources)
-                                                   : h5::File::create(replacement.temp());
+                                                   : h5::File::create(replacement.temp(), target);
   for (const auto& [name, value] : results.attributes) out.set_attribute("/", name, value);
   out.set_attribute("/", "schema", kResultsSchema);
   out.write_text("/experiment/source", results.experiment_source);

@@ -31,7 +31,14 @@ Param covariance_form() {
           .choices = {"code", "paper"},
           .help =
               "value covariance from the proxy weights of OSCAR's code, or from the attention "
-              "output as in its paper"};
+              "output as in its paper",
+          .no_effect = [](const std::string& name, const Settings&,
+                          int64_t) -> std::optional<std::string> {
+            // Every query head has as many rows as the others, so the mean of their covariances is
+            // that of all rows together.
+            if (name == "key") return "no effect by algebra: keys use the query covariance in both";
+            return std::nullopt;
+          }};
 }
 
 Param covariance_scope() {
@@ -47,7 +54,8 @@ Param bit_reversal(bool (*used)(const Settings&)) {
           .fallback = true,
           .help = "spread the leading directions over the groups (U·H·P instead of U·H)",
           .used = used,
-          .no_effect = [](const Settings& side, int64_t head_dim) -> std::optional<std::string> {
+          .no_effect = [](const std::string&, const Settings& side,
+                          int64_t head_dim) -> std::optional<std::string> {
             const bool whole_row =
                 get_text(side, "codec.axis") == "token" && get_int(side, "codec.group") >= head_dim;
             if (whole_row || get_text(side, "codec.axis") == "channel") {
@@ -81,7 +89,8 @@ std::vector<Param> token_scale_params() {
        .choices = {"rotate_scale", "scale_rotate"},
        .help = "rotate before or after the token scale is divided out",
        .used = [](const Settings& side) { return get_text(side, "rotate") != "none"; },
-       .no_effect = [](const Settings& side, int64_t) -> std::optional<std::string> {
+       .no_effect = [](const std::string&, const Settings& side,
+                       int64_t) -> std::optional<std::string> {
          if (is_l2(side)) return "no effect by algebra: a rotation keeps the L2 norm";
          return std::nullopt;
        }},

@@ -3,6 +3,7 @@
 #include "base/allocator.h"
 
 namespace kvlab::bench {
+void register_cpu();
 void register_experiments();
 }  // namespace kvlab::bench
 
@@ -10,6 +11,7 @@ int main(int argc, char** argv) {
   kvlab::keep_memory_low();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  kvlab::bench::register_cpu();
   kvlab::bench::register_experiments();
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();

@@ -3,6 +3,10 @@
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define KVLAB_AVX2 1
 
+/// Loops unrolled by lambdas must be inlined, or their vectors leave the registers.
+#define KVLAB_INLINE __attribute__((always_inline))
+#define KVLAB_APART __attribute__((noinline))
+
 #include <immintrin.h>
 
 #include <cstdint>
@@ -17,8 +21,8 @@ namespace {
 
 /// f(std::integral_constant<int, 0>) … f(std::integral_constant<int, N − 1>).
 template <int N, class F>
-inline __attribute__((always_inline)) void unrolled(F f) {
-  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+inline KVLAB_INLINE void unrolled(F f) {
+  [&]<int... i>(std::integer_sequence<int, i...>) KVLAB_INLINE {
     (f(std::integral_constant<int, i>()), ...);
   }(std::make_integer_sequence<int, N>());
 }
@@ -32,23 +36,23 @@ inline __m256 load8(const void* array, std::int64_t i, Type type) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 
-/// Columns for rows, 8 × 8.
-inline void transpose8(__m256 (&x)[8]) {
-  __m256 y[8];
-  for (int i = 0; i < 8; i += 2) {
-    y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-    y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-  }
-  __m256 z[8];
-  for (int i = 0; i < 8; i += 4) {
-    z[i] = _mm256_shuffle_ps(y[i], y[i + 2], 0x44);
-    z[i + 1] = _mm256_shuffle_ps(y[i], y[i + 2], 0xee);
-    z[i + 2] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0x44);
-    z[i + 3] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    x[i] = _mm256_permute2f128_ps(z[i], z[i + 4], 0x20);
-    x[i + 4] = _mm256_permute2f128_ps(z[i], z[i + 4], 0x31);
+/// Columns of eight rows of eight numbers, `stride` apart.
+inline void columns8(const float* rows, int stride, __m256 (&columns)[8]) {
+  for (int half = 0; half < 2; ++half) {  // columns 0 … 3 and 4 … 7
+    __m256 x[4];                          // rows i and i + 4
+    for (int i = 0; i < 4; ++i) {
+      const float* at = rows + i * stride + 4 * half;
+      x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(at)),
+                                  _mm_loadu_ps(at + 4 * stride), 1);
+    }
+    const __m256 low01 = _mm256_unpacklo_ps(x[0], x[1]);
+    const __m256 high01 = _mm256_unpackhi_ps(x[0], x[1]);
+    const __m256 low23 = _mm256_unpacklo_ps(x[2], x[3]);
+    const __m256 high23 = _mm256_unpackhi_ps(x[2], x[3]);
+    columns[4 * half] = _mm256_shuffle_ps(low01, low23, 0x44);
+    columns[4 * half + 1] = _mm256_shuffle_ps(low01, low23, 0xee);
+    columns[4 * half + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    columns[4 * half + 3] = _mm256_shuffle_ps(high01, high23, 0xee);
   }
 }
 

@@ -201,7 +201,7 @@ class Worker {
       float* rows = rows_.data();
       load(sequence, b, head, start, {from, from + count}, key);
       transform(how, head, from, count, block + layout_.norm);
-      clip(how, format, head, rows, count, dim_);
+      clip(ops_, how, format, head, rows, count, dim_);
       if (format.axis == Axis::channel) {
         ops_.channel_ranges(rows, count, dim_, lo_, hi_);
         store_params(how.grid, dim_, scale, zero, stores_zero(format),

@@ -35,6 +35,10 @@ struct RowOps {
   /// Rows divided (or multiplied) by one number each.
   void (*rescale)(float* rows, int count, int dim, const float* by, bool divide);
 
+  /// The number at `index` in ascending order of n (32 to 256, a multiple of 8) numbers below 2^31,
+  /// which are left in any order.
+  std::uint32_t (*select)(std::uint32_t* numbers, int n, int index);
+
   /// Least and largest of each `group` numbers of a row, [count, dim / group]; NaN where one is
   /// among them.
   void (*row_ranges)(const float* rows, int count, int dim, int group, float* lo, float* hi);

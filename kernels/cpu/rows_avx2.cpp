@@ -37,14 +37,14 @@ inline void hadamard64(float* x) {
   const __m256 two = _mm256_setr_ps(0, 0, -0.f, -0.f, 0, 0, -0.f, -0.f);
   const __m256 four = _mm256_setr_ps(0, 0, 0, 0, -0.f, -0.f, -0.f, -0.f);
   __m256 v[8];
-  unrolled<8>([&](auto i) __attribute__((always_inline)) {
+  unrolled<8>([&](auto i) KVLAB_INLINE {
     __m256 y = _mm256_loadu_ps(x + 8 * i);
     y = butterfly(y, _mm256_permute_ps(y, 0xb1), one);
     y = butterfly(y, _mm256_permute_ps(y, 0x4e), two);
     v[i] = butterfly(y, _mm256_permute2f128_ps(y, y, 1), four);
   });
-  unrolled<3>([&](auto stage) __attribute__((always_inline)) {
-    unrolled<4>([&](auto pair) __attribute__((always_inline)) {
+  unrolled<3>([&](auto stage) KVLAB_INLINE {
+    unrolled<4>([&](auto pair) KVLAB_INLINE {
       constexpr int half = 1 << stage;
       constexpr int i = pair / half * 2 * half + pair % half;
       const __m256 a = v[i];
@@ -53,7 +53,7 @@ inline void hadamard64(float* x) {
       v[i + half] = _mm256_sub_ps(a, b);
     });
   });
-  unrolled<8>([&](auto i) __attribute__((always_inline)) { _mm256_storeu_ps(x + 8 * i, v[i]); });
+  unrolled<8>([&](auto i) KVLAB_INLINE { _mm256_storeu_ps(x + 8 * i, v[i]); });
 }
 
 void hadamard(float* rows, int count, int dim) {
@@ -154,6 +154,54 @@ void rescale(float* rows, int count, int dim, const float* by, bool divide) {
       _mm256_storeu_ps(rows + c, divide ? _mm256_div_ps(x, number) : _mm256_mul_ps(x, number));
     }
   }
+}
+
+inline int sum8(__m256i x) {
+  __m128i half = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
+}
+
+/// Bisection by bits, until one number is left between the bounds.
+std::uint32_t select(std::uint32_t* numbers, int n, int index) {
+  const auto* all = reinterpret_cast<const __m256i*>(numbers);
+  const auto below = [&](std::uint32_t bound) {
+    const __m256i limit = _mm256_set1_epi32(static_cast<int>(bound));
+    __m256i count = _mm256_setzero_si256();
+    for (int i = 0; i < n / 8; ++i) {
+      count = _mm256_sub_epi32(count, _mm256_cmpgt_epi32(limit, _mm256_loadu_si256(all + i)));
+    }
+    return sum8(count);
+  };
+  // least ≤ the number < least + 2^bit; `under` numbers are below least, `within` below the upper
+  // bound.
+  std::uint32_t least = 0;
+  int under = 0;
+  int within = n;
+  for (int bit = 30; bit >= 0; --bit) {
+    const std::uint32_t middle = least | 1u << bit;
+    const int count = below(middle);
+    if (count <= index) {
+      least = middle;
+      under = count;
+    } else {
+      within = count;
+    }
+    if (within - under > 1) continue;
+    // The largest below the upper bound.
+    const __m256i limit = _mm256_set1_epi32(static_cast<int>(least + ((1u << bit) - 1)));
+    __m256i best = _mm256_setzero_si256();
+    for (int i = 0; i < n / 8; ++i) {
+      const __m256i x = _mm256_loadu_si256(all + i);
+      best = _mm256_max_epi32(best, _mm256_andnot_si256(_mm256_cmpgt_epi32(x, limit), x));
+    }
+    alignas(32) std::uint32_t eight[8];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(eight), best);
+    std::uint32_t largest = 0;
+    for (const std::uint32_t x : eight) largest = x > largest ? x : largest;
+    return largest;
+  }
+  return least;
 }
 
 /// Least and largest so far, and where a NaN was met.
@@ -415,10 +463,10 @@ void pack_values(const std::uint8_t* codes, int first, int count, int dim, int b
 }  // namespace avx2
 
 const RowOps* avx2_rows() {
-  static constexpr RowOps ops = {&avx2::load,           &avx2::hadamard,   &avx2::product,
-                                 &avx2::square_sums,    &avx2::rescale,    &avx2::row_ranges,
-                                 &avx2::channel_ranges, &avx2::row_codes,  &avx2::channel_codes,
-                                 &avx2::pack_keys,      &avx2::pack_values};
+  static constexpr RowOps ops = {&avx2::load,          &avx2::hadamard,       &avx2::product,
+                                 &avx2::square_sums,   &avx2::rescale,        &avx2::select,
+                                 &avx2::row_ranges,    &avx2::channel_ranges, &avx2::row_codes,
+                                 &avx2::channel_codes, &avx2::pack_keys,      &avx2::pack_values};
   return &ops;
 }
 

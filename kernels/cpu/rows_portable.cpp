@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "cpu/codes.h"
@@ -61,6 +62,11 @@ void rescale(float* rows, int count, int dim, const float* by, bool divide) {
   }
 }
 
+std::uint32_t select(std::uint32_t* numbers, int n, int index) {
+  std::nth_element(numbers, numbers + index, numbers + n);
+  return numbers[index];
+}
+
 /// Takes x into a range; NaN stays once it is there.
 void widen(float x, float& lo, float& hi) {
   if (x < lo || x != x) lo = x;
@@ -111,9 +117,9 @@ void pack(const std::uint8_t* codes, int first, int count, int dim, int bits,
 }  // namespace
 
 const RowOps& portable_rows() {
-  static constexpr RowOps ops = {&load,          &hadamard,        &product,          &square_sums,
-                                 &rescale,       &row_ranges,      &channel_ranges,   &row_codes,
-                                 &channel_codes, &pack<Side::key>, &pack<Side::value>};
+  static constexpr RowOps ops = {&load,      &hadamard,      &product,         &square_sums,
+                                 &rescale,   &select,        &row_ranges,      &channel_ranges,
+                                 &row_codes, &channel_codes, &pack<Side::key>, &pack<Side::value>};
   return ops;
 }
 

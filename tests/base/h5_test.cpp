@@ -131,6 +131,9 @@ TEST_CASE("h5: an error names the file, the object and the reason", "[h5]") {
   CHECK(has(message([&] { File::open(folder / "text.h5"); }), "text.h5: not an HDF5 file"));
   CHECK(has(message([&] { File::create(folder / "no/such/folder.h5"); }),
             "cannot be created: No such file or directory"));
+  CHECK(message([&] { File::create(folder / "no/such/folder.h5", "r.h5"); }) ==
+        "r.h5: cannot be created: No such file or directory");
+  CHECK(message([&] { File::edit(folder / "b.h5", "r.h5"); }) == "r.h5: no such file");
   const File file = File::open(path);
   CHECK(has(message([&] { file.read<double>("/y"); }), "a.h5: /y is missing"));
   CHECK(has(message([&] { file.read_text("/x"); }), "/x should hold strings, found float64"));

@@ -7,12 +7,15 @@
 #include "metrics/cases.h"
 
 using namespace kvlab;
-using calibrate::Form;
 
 namespace {
 
 /// B = 2, two KV heads, three query heads each; fewer queries than tokens.
 data::Sample small_sample() { return cases::gaussian_sample({2, 2, 6, 12, 4}, 900, {1, 4, 5, 11}); }
+
+at::Tensor proxy_covariance(const data::Sample& sample) {
+  return calibrate::proxy_covariance(sample, calibrate::query_covariance(sample));
+}
 
 double at4(const at::Tensor& x, int64_t a, int64_t b, int64_t c, int64_t d) {
   return x[a][b][c][d].item<double>();
@@ -53,7 +56,7 @@ TEST_CASE("the query covariance pools sequences and the query heads of a KV head
 TEST_CASE("the value covariance of OSCAR's code weighs tokens by kᵀCk", "[covariance]") {
   const data::Sample sample = small_sample();
   const at::Tensor query = calibrate::query_covariance(sample);
-  const at::Tensor covariance = calibrate::value_covariance(sample, Form::code);
+  const at::Tensor covariance = proxy_covariance(sample);
   for (int64_t h = 0; h < 2; ++h) {
     std::vector<double> weights;
     double total = 0;
@@ -89,7 +92,7 @@ TEST_CASE("the value covariance of OSCAR's code weighs tokens by kᵀCk", "[cova
 TEST_CASE("the value covariance of OSCAR's paper is that of causal attention outputs",
           "[covariance]") {
   const data::Sample sample = small_sample();
-  const at::Tensor covariance = calibrate::value_covariance(sample, Form::paper);
+  const at::Tensor covariance = calibrate::output_covariance(sample);
   for (int64_t h = 0; h < 2; ++h) {
     double expected[4][4] = {};
     for (int64_t head = 3 * h; head < 3 * h + 3; ++head) {
@@ -134,10 +137,10 @@ TEST_CASE("the paper's covariance does not depend on the number of queries at a 
   first.positions = sample.positions.narrow(0, 0, 100);
   second.q = sample.q.narrow(2, 100, 500);
   second.positions = sample.positions.narrow(0, 100, 500);
-  const at::Tensor parts = (calibrate::value_covariance(first, Form::paper) * 100 +
-                            calibrate::value_covariance(second, Form::paper) * 500) /
-                           600;
-  CHECK(at::allclose(calibrate::value_covariance(sample, Form::paper), parts, 0, 1e-13));
+  const at::Tensor parts =
+      (calibrate::output_covariance(first) * 100 + calibrate::output_covariance(second) * 500) /
+      600;
+  CHECK(at::allclose(calibrate::output_covariance(sample), parts, 0, 1e-13));
 }
 
 TEST_CASE("eigenvectors ascend and their largest entries are positive", "[covariance]") {
@@ -197,8 +200,8 @@ TEST_CASE("a flipped order of eigenvectors is told apart", "[covariance]") {
 
 TEST_CASE("D43 covariance rotations are orthogonal", "[covariance]") {
   const data::Sample sample = cases::gaussian_sample({1, 2, 4, 256, 64}, 940);
-  for (const Form form : {Form::code, Form::paper}) {
-    const at::Tensor covariance = calibrate::value_covariance(sample, form);
+  for (const at::Tensor& covariance :
+       {proxy_covariance(sample), calibrate::output_covariance(sample)}) {
     for (const bool hadamard : {false, true}) {
       const at::Tensor r = calibrate::covariance_rotation(covariance, hadamard, hadamard);
       const at::Tensor off = r.matmul(r.transpose(1, 2)) - at::eye(64, at::kDouble);
@@ -211,6 +214,5 @@ TEST_CASE("zero keys weigh all tokens alike", "[covariance]") {
   data::Sample sample = small_sample();
   sample.k = at::zeros_like(sample.k);
   const at::Tensor v = sample.v.select(1, 1).to(at::kDouble).reshape({-1, 4});
-  CHECK(at::allclose(calibrate::value_covariance(sample, Form::code)[1], v.t().matmul(v) / 24, 0,
-                     1e-13));
+  CHECK(at::allclose(proxy_covariance(sample)[1], v.t().matmul(v) / 24, 0, 1e-13));
 }

@@ -15,6 +15,7 @@
 #include "base/h5.h"
 #include "calibrate/learn_loss.h"
 #include "catch.h"
+#include "method/schema.h"
 #include "quant/straight_through.h"
 #include "transform/transform.h"
 
@@ -70,7 +71,7 @@ double orthogonality(const at::Tensor& rotation) {
 }
 
 /// Values between the windows quantized in rotated space and rotated back, [L, d].
-at::Tensor effective(const at::Tensor& x, const at::Tensor& rotation, double clip,
+at::Tensor effective(const at::Tensor& x, const at::Tensor& rotation, std::optional<double> clip,
                      const LearnSettings& s) {
   at::Tensor y = x.clone();
   const at::Tensor middle = x.slice(0, s.sink, x.size(0) - s.recent);
@@ -219,6 +220,17 @@ TEST_CASE("learning losses are those of their definitions", "[learn]") {
     CHECK(key[head].item<double>() == Approx(plain_key).epsilon(1e-4));
     CHECK(value[head].item<double>() == Approx(plain_value).epsilon(1e-4));
   }
+}
+
+TEST_CASE("a clip ratio of the loss may be none, as a codec's", "[learn]") {
+  kvlab::Settings calibrate;
+  for (const kvlab::Param& param : kvlab::method::calibrate_params())
+    calibrate[param.key] = param.fallback;
+  calibrate["clip_key"] = "none";
+  calibrate["clip_value"] = 0.5;
+  const LearnSettings settings = LearnSettings::from(calibrate);
+  CHECK_FALSE(settings.clip_key.has_value());
+  CHECK(settings.clip_value == 0.5);
 }
 
 TEST_CASE("learned rotations are orthogonal, recorded and never worse than their base", "[learn]") {

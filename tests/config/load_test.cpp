@@ -128,7 +128,7 @@ output: [a]
            "low_norm_sink, high_norm, modality, constant, found 'gausian' (did you mean "
            "'gaussian'?)",
            "e.yaml:4:51: 'tokens' must be a whole number from 1 to 16777216, found 'many'",
-           "e.yaml:4:79: 'q_heads' 12 is no multiple of 'kv_heads' 8",
+           "e.yaml:4:79: q_heads: 12 query heads cannot be shared by 8 key/value heads",
            "e.yaml:5:5: a capture needs a 'path'",
            "e.yaml:6:14: source: model needs a whole-model run, which this release does not have",
            "e.yaml:7:5: a dataset needs a 'source': synthetic or capture",

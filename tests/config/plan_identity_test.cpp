@@ -1,3 +1,4 @@
+#include "base/h5.h"
 #include "catch.h"
 #include "config/planning.h"
 
@@ -32,8 +33,15 @@ TEST_CASE_METHOD(Fixture, "a cell's id depends on what decides its result and on
 }
 
 TEST_CASE_METHOD(Fixture, "D47: a rotation's content is part of the cell, its place is not") {
-  folder.write("r.h5", "one");
-  folder.write("copy/r.h5", "one");
+  const auto write = [&](const std::string& name, const std::string& method) {
+    folder.write(name, "");  // its folder
+    h5::File file = h5::File::create(folder.path() / name);
+    file.set_attribute("/", "schema", std::string("kvlab.rotation/1"));
+    file.set_attribute("/", "method", method);
+    file.close();
+  };
+  write("r.h5", "one");
+  write("copy/r.h5", "one");
   const auto id = [&](const std::string& path) {
     return this
         ->plan(kCapture + "methods: [{use: quarot, set: {key.rotate: 'file:" + path + "'}}]\n")
@@ -42,10 +50,16 @@ TEST_CASE_METHOD(Fixture, "D47: a rotation's content is part of the cell, its pl
   const config::Cell first = id("r.h5");
   CHECK(first.config.at("method").at("key").at("rotate") ==
         "file:" + (folder.path() / "r.h5").string());
-  CHECK(first.config.at("method").at("key")["rotation_sha256"] == sha256("one"));
+  CHECK(first.config.at("method").at("key")["rotation_sha256"] ==
+        sha256_file(folder.path() / "r.h5"));
   CHECK(id("copy/r.h5").id == first.id);
-  folder.write("r.h5", "two");
+  write("r.h5", "two");
   CHECK(id("r.h5").id != first.id);
+
+  folder.write("text.h5", "no rotation");
+  const std::string method = "methods: [{use: quarot, set: {key.rotate: 'file:text.h5'}}]\n";
+  CHECK(mistakes(kCapture + method) == std::vector<std::string>{"text.h5: not an HDF5 file"});
+  CHECK(places(kCapture + method) == std::vector<std::string>{"4:11"});
 }
 
 TEST_CASE_METHOD(Fixture, "the stored configuration of a cell") {

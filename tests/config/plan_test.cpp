@@ -192,6 +192,39 @@ TEST_CASE_METHOD(Fixture, "seeds count where data or method draw") {
         Seeds{{1, false}});
 }
 
+TEST_CASE_METHOD(Fixture, "mistakes that planning finds have their places") {
+  CHECK(places("schema: 1\ndataset:\n  - {source: capture, path: eval.h5, layers: [0, 1]}\n"
+               "methods: [kivi]\n") == Lines{"3:50"});
+  CHECK(places("schema: 1\ndataset: {source: capture, path: eval.h5}\nmethods: [kivi, optr]\n") ==
+        Lines{"3:17"});
+  CHECK(places(kSynthetic + "methods: [bf16]\nsweep:\n  grid: {group: [32, 64]}\n") ==
+        Lines{"5:10"});
+  data.capture("cal.h5").layers = {0};
+  CHECK(places(kCapture + "methods: [oscar_cov]\n") == Lines{"3:14"});
+}
+
+TEST_CASE_METHOD(Fixture, "a swept shape that cannot be drawn is a row with its reason") {
+  const std::string sweep = "methods: [bf16, kivi]\nsweep: {grid: {q_heads: [8, 12, 16]}}\n";
+  const config::Plan plan = this->plan(kSynthetic + sweep);
+  const std::string reason =
+      "unsupported: dataset: q_heads: 12 query heads cannot be shared by 8 key/value heads";
+  CHECK(states(plan) == Lines{"run", reason, "run", "run", reason, "run"});
+  CHECK(mistakes(kSynthetic + "methods: [kivi]\nsweep: {grid: {q_heads: [9, 12]}}\n").size() == 3);
+}
+
+TEST_CASE_METHOD(Fixture, "a grid that no memory holds is refused before it is built") {
+  std::string list = "1";
+  for (int i = 2; i <= 1000; ++i) list += ", " + std::to_string(i);
+  const std::string axes = "sweep: {grid: {group: [" + list + "], window.recent: [" + list +
+                           "], window.sink: [" + list + "], key_norm: [" + list + "]}}\n";
+  const Lines huge = mistakes(kSynthetic + "methods: [kivi]\n" + axes);
+  REQUIRE(huge.size() == 1);
+  CHECK(says(huge, "the experiment has more than 200000 rows, one file takes 200000"));
+  const std::string seeds = "methods: [kivi]\nsweep: {grid: {group: [" + list + "]}}\nseeds: [0, " +
+                            list.substr(0, list.find(", 300")) + "]\n";
+  CHECK(says(mistakes(kSynthetic + seeds), "the experiment has up to 300000 rows"));
+}
+
 TEST_CASE_METHOD(Fixture, "layers that a capture does not hold") {
   CHECK(mistakes("schema: 1\ndataset: {source: capture, path: eval.h5, layers: [1, 10]}\nmethods: "
                  "[kivi]\n") == Lines{"capture eval.h5 has no layer 1 (available: 0, 10, 20)"});

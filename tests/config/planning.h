@@ -87,6 +87,19 @@ struct Fixture {
     return lines;
   }
 
+  /// Where those mistakes are: "line:column" each.
+  std::vector<std::string> places(const std::string& text) {
+    std::vector<std::string> found;
+    try {
+      plan(text);
+    } catch (const kvlab::ConfigError& error) {
+      for (const kvlab::Problem& problem : error.problems()) {
+        found.push_back(std::to_string(problem.line) + ":" + std::to_string(problem.column));
+      }
+    }
+    return found;
+  }
+
   ExperimentFolder folder;
   FakeData data;
 };

@@ -49,9 +49,27 @@ TEST_CASE("data: the inverse normal is exact to 1e-12 over its whole domain", "[
   CHECK(worst < 1e-12);
   CHECK(inverse_normal(0.5) == 0.0);
   CHECK(inverse_normal(0.975) == Approx(1.959963984540054).epsilon(1e-14));
+  const auto normal_from = [](uint32_t word) {
+    double x = 0.0;
+    normals_from(&word, 1, &x);
+    return x;
+  };
   CHECK(normal_from(0) == Approx(-6.33777).epsilon(1e-4));
   for (const uint32_t word : {0u, 1u, 77u, 1u << 20, 1u << 31}) {
     CHECK(normal_from(word) == -normal_from(~word));
+  }
+}
+
+TEST_CASE("data: many normals at once are those of one at a time, to the last bit", "[data]") {
+  std::vector<uint32_t> words = {0, ~0u, 1u << 31};
+  for (uint32_t i = 1; words.size() < 1000; ++i) words.push_back(i * 2654435761u);
+  for (const int64_t count : {1, 15, 64, 65, 1000}) {
+    std::vector<double> many(static_cast<size_t>(count) + 1, 7.0);
+    normals_from(words.data(), count, many.data());
+    for (int64_t i = 0; i < count; ++i) {
+      CHECK(many[i] == inverse_normal((static_cast<double>(words[i]) + 0.5) / 4294967296.0));
+    }
+    CHECK(many.back() == 7.0);
   }
 }
 

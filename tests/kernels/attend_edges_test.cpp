@@ -134,22 +134,3 @@ TEST_CASE("D71 doubled scales move values twice as far from their zero", "[kerne
     }
   }
 }
-
-TEST_CASE("the environment chooses the instruction set", "[kernels]") {
-  using kn::cpu::Isa;
-  setenv("KVLAB_CPU", "portable", 1);
-  CHECK(kn::cpu::chosen_isa() == Isa::portable);
-  setenv("KVLAB_CPU", "sse9", 1);
-  CHECK_THROWS_WITH(kn::cpu::chosen_isa(), ContainsSubstring("sse9"));
-  unsetenv("KVLAB_CPU");
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-  const bool has = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                   __builtin_cpu_supports("f16c");
-  CHECK(kn::cpu::chosen_isa() == (has ? Isa::avx2 : Isa::portable));
-  if (has) {
-    setenv("KVLAB_CPU", "avx2", 1);
-    CHECK(kn::cpu::chosen_isa() == Isa::avx2);
-    unsetenv("KVLAB_CPU");
-  }
-#endif
-}

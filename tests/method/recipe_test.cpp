@@ -343,6 +343,9 @@ TEST_CASE("settings that change nothing by algebra say so") {
   CHECK_FALSE(
       method::no_effect(edited("oscar_ots", {{"key.token_scale", "max_head"}}), "key.order", 128));
   CHECK(method::no_effect(method::preset("oscar_cov"), "key.bit_reversal", 128).has_value());
+  CHECK(method::no_effect(method::preset("oscar_cov"), "key.covariance", 128).has_value());
+  CHECK_FALSE(method::no_effect(method::preset("oscar_cov"), "value.covariance", 128));
+  CHECK_FALSE(method::no_effect(method::preset("kivi"), "key.covariance", 128));
   CHECK_FALSE(method::no_effect(edited("oscar_cov", {{"group", 32}}), "key.bit_reversal", 128));
   CHECK_FALSE(method::no_effect(method::preset("kivi"), "key.bit_reversal", 128));
 }

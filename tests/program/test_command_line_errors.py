@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "only_with_dry_run": (["run", "small.yaml", "--dry-run", "--only", "kivvi"], r"--only.*'kivvi'"),
     "backend_unknown": (["run", "small.yaml", "--backend", "gpu"], r"'gpu'"),
     "diff": (["diff", "a.h5", "b.h5"], r"'diff' is not in this release"),
-    "claims": (["claims", "a.h5"], r"'claims' is not in this release"),
+    "claims_missing": (["claims", "nowhere.h5"], r"nowhere\.h5.*no such file"),
     "convert": (["convert", "a.h5", "b.pt"], r"'convert' is not in this release"),
     "latex": (["table", "small.h5", "--format", "latex"], r"latex.*later release|latex.*this release"),
     "unknown_format": (["table", "small.h5", "--format", "cvs"], r"'cvs'.*did you mean 'csv'"),
@@ -66,7 +66,7 @@ def test_a_wrong_command(name: str, kvlab: Kvlab, small: Path) -> None:
     assert len(outcome.mistakes) == 1, outcome.err
 
 
-@pytest.mark.parametrize("verb", [["status"], ["table"], ["inspect"], ["merge", "out.h5"]])
+@pytest.mark.parametrize("verb", [["status"], ["table"], ["claims"], ["inspect"], ["merge", "out.h5"]])
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text", "truncated", "capture", "version"])
 def test_a_results_file_that_is_none(verb: list[str], kind: str, kvlab: Kvlab, small: Path) -> None:
     """D88: reading a file that is cut, foreign or of another version says what it is."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import h5py
 import pytest
+from capture_writer import random_layer, write_capture
 from experiment_text import synthetic, write
 from kvlab_program import Kvlab, Outcome, program_path
 from results_file import rows, states
@@ -62,7 +63,7 @@ def test_full_disk_from_the_start(kvlab: Kvlab) -> None:
     write(kvlab.folder)
     outcome = in_a_small_disk(
         '"$1" run small.yaml --out disk/small.h5; code=$?; ls -A disk; exit $code', kvlab.folder, "16k")
-    assert_one_sentence(outcome, "disk/", "No space left on device")
+    assert_one_sentence(outcome, "disk/small.h5: ", "No space left on device")
     assert outcome.out == ""
 
 
@@ -72,7 +73,7 @@ def test_disk_that_fills_up(kvlab: Kvlab) -> None:
     outcome = in_a_small_disk(
         '"$1" run small.yaml --out disk/small.h5 --jobs 1; code=$?\n'
         '"$1" status disk/small.h5 >status.txt 2>&1; cp -r disk copy; exit $code', kvlab.folder, "700k")
-    assert_one_sentence(outcome, "disk/", "No space left on device")
+    assert_one_sentence(outcome, "disk/small.h5: ", "No space left on device")
     copy = kvlab.folder / "copy/small.h5"
     done = len(list(Path(f"{copy}.parts").glob("[0-9a-f]*.h5"))) + list(states(copy).values()).count("complete")
     assert 0 < done < 40
@@ -108,6 +109,27 @@ def test_an_output_that_is_no_results_file_is_left_alone(kind: str, kvlab: Kvlab
         with h5py.File(output, "a") as file:
             file.attrs["schema"] = words[kind]
     assert_one_sentence(kvlab.refused("run", "small.yaml"), "small.h5", words[kind])
+
+
+def test_a_link_stays_a_link(kvlab: Kvlab) -> None:
+    """Results that a link leads to, perhaps on another disk, are replaced there."""
+    write(kvlab.folder)
+    (kvlab.folder / "disk").mkdir()
+    (kvlab.folder / "small.h5").symlink_to("disk/real.h5")
+    kvlab.ok("run", "small.yaml")
+    assert (kvlab.folder / "small.h5").is_symlink()
+    assert set(states(kvlab.folder / "disk/real.h5").values()) == {"complete"}
+    assert sorted(path.name for path in (kvlab.folder / "disk").iterdir()) == ["real.h5"]
+
+
+def test_calibrate_writes_over_nothing_but_rotations(kvlab: Kvlab, small: Path) -> None:
+    write_capture(kvlab.folder / "cal.h5", {0: random_layer(0)})
+    shutil.copy(small, kvlab.folder / "small.h5")
+    outcome = kvlab.refused("calibrate", "oscar_cov", "--data", "cal.h5", "--out", "small.h5")
+    assert_one_sentence(outcome, "small.h5", "kvlab.rotation/1", "kvlab.results/1")
+    assert_one_sentence(kvlab.refused("calibrate", "oscar_cov", "--data", "cal.h5", "--out", ""), "--out")
+    for _ in range(2):
+        kvlab.ok("calibrate", "oscar_cov", "--data", "cal.h5", "--out", "r.h5")
 
 
 def test_an_output_of_another_experiment_is_left_alone(kvlab: Kvlab, small: Path) -> None:

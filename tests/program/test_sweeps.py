@@ -76,6 +76,25 @@ def test_d15_no_effect_by_algebra_is_said_in_the_row(kvlab: Kvlab) -> None:
     assert by_point["true", 32]["k_mse"] != by_point["false", 32]["k_mse"]
 
 
+def test_d15_the_covariance_form_of_keys_is_said_to_have_no_effect(kvlab: Kvlab) -> None:
+    """Keys use the query covariance in both forms; values do not."""
+    table = ran(kvlab, methods=["oscar_cov"], dataset=synthetic(tokens=512), measure=["error"],
+                calibration=synthetic(tokens=512, passage=1),
+                sweep={"grid": {"key.covariance": ["code", "paper"], "value.covariance": ["code", "paper"]}})
+    by_point = {(row["key.covariance"], row["value.covariance"]): row for row in table}
+    assert all("key.covariance: no effect by algebra" in row["warnings"] for row in table)
+    assert not any("value.covariance" in row["warnings"] for row in table)
+    for value in ("code", "paper"):
+        assert by_point["code", value]["k_mse"] == by_point["paper", value]["k_mse"]
+    assert by_point["code", "code"]["v_mse"] != by_point["code", "paper"]["v_mse"]
+
+
+def test_a_swept_shape_that_cannot_be_drawn_is_unsupported(kvlab: Kvlab) -> None:
+    table = ran(kvlab, methods=["kivi"], sweep={"grid": {"q_heads": [4, 5]}})
+    assert [row["status"] for row in table] == ["complete", "unsupported"]
+    assert "5 query heads cannot be shared by 2" in table[1]["reason"]
+
+
 def test_d15_switches_change_the_numbers(kvlab: Kvlab) -> None:
     """Each ablation switch on data where it must matter (sinks, outlier channels, a mean): never byte for byte equal."""
     base = {"use": "kcvt_base", "label": "base"}

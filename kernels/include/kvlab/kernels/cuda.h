@@ -43,11 +43,16 @@ void advance(std::int32_t* tokens, int batch, int step, Stream stream);
 
 /// How attend divides its work.
 struct AttendPlan {
-  bool tuned = false;  // a compiled instance of the table, else the run-time kernel
-  int instance = -1;   // its place in the table
-  int splits = 1;      // of each sequence and KV head
-  int warps = 8;
-  std::int64_t scratch_bytes = 0;  // zeroed once by the caller before the first run
+  int instance = -1;        // of the table of tuned kernels; -1: the run-time kernel
+  int rows = 4;             // query rows that share a pass over the cache
+  int row_tiles = 1;        // passes
+  int splits = 1;           // blocks that share a sequence's history
+  int window = 0;           // 1: one more block takes the tokens held in 16 bits
+  int warps = 8;            // of a block
+  bool interleave = false;  // splits take records in turn instead of a stretch each
+  bool bulk = true;         // copies by the bulk engine (sm_90 and up)
+  std::int64_t scratch_bytes =
+      0;  // zeroed by the caller once, before the first run; 256-byte aligned
 };
 
 /// What the plan must know of the GPU.
@@ -57,8 +62,10 @@ struct Device {
 };
 Device device();
 
-/// Plan for sequences of at most max_tokens tokens. Throws std::invalid_argument where no kernel
-/// serves them.
+/// Plan for sequences of at most max_tokens tokens: pure, and the same for the same capacities.
+/// Throws std::invalid_argument where no kernel serves them. The environment variable
+/// KVLAB_CUDA_PATH=sm_80 keeps to what compute capability 8.0 has, KVLAB_CUDA_PATH=runtime to the
+/// run-time kernel.
 AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens,
                        const Device& device);
 

@@ -4,12 +4,14 @@
 #include <optional>
 #include <string>
 
+#include "kvlab/kernels/host_device.h"
+
 namespace kvlab::kernels {
 
 /// Storage type of parameters, norms, windows, queries and outputs.
 enum class Type : std::uint8_t { f32, f16, bf16 };
 
-constexpr int size_of(Type type) { return type == Type::f32 ? 4 : 2; }
+KVLAB_HD constexpr int size_of(Type type) { return type == Type::f32 ? 4 : 2; }
 
 /// What shares one scale: `channel` is a group of consecutive tokens of one channel, `token` a
 /// group of consecutive channels of one token.

@@ -1,4 +1,4 @@
-#include "store/replacement.h"
+#include "base/replacement.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,12 +10,22 @@
 
 #include "base/error.h"
 
-namespace kvlab::store {
+namespace kvlab {
 namespace fs = std::filesystem;
 namespace {
 
 fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+/// The file that is meant: a symbolic link stays one, and what it leads to is replaced, or made.
+fs::path behind_links(fs::path target) {
+  constexpr int kMostLinks = 40;  // as the system follows at most
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+    target = folder_of(target) / fs::read_symlink(target, error);
+  }
+  return target;
 }
 
 /// Whether this is the temporary file of a replacement of `target`: ".NAME.<process>-<count>.tmp".
@@ -42,7 +52,7 @@ bool sync(const fs::path& path, int flags) {
 
 }  // namespace
 
-Replacement::Replacement(fs::path target) : target_(std::move(target)) {
+Replacement::Replacement(const fs::path& target) : target_(behind_links(target)) {
   static std::atomic<int> count = 0;
   temp_ = folder_of(target_) /
           fmt::format(".{}.{}-{}.tmp", target_.filename().string(), getpid(), count++);
@@ -62,9 +72,10 @@ void Replacement::commit() {
 }
 
 void remove_leftovers(const fs::path& target) {
-  const std::string target_name = target.filename().string();
+  const fs::path real = behind_links(target);
+  const std::string target_name = real.filename().string();
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(target), error)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder_of(real), error)) {
     if (is_leftover(entry.path().filename().string(), target_name)) fs::remove(entry.path(), error);
   }
 }
@@ -77,4 +88,4 @@ void make_folder_of(const fs::path& file) {
   }
 }
 
-}  // namespace kvlab::store
+}  // namespace kvlab

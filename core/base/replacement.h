@@ -3,13 +3,13 @@
 #include <filesystem>
 #include <string>
 
-namespace kvlab::store {
+namespace kvlab {
 
 /// A file that takes another's place in one step: write to temp(), then commit(). Whoever opens the
 /// target at any moment, after a kill or a full disk too, finds the old file or the new one, whole.
 class Replacement {
  public:
-  explicit Replacement(std::filesystem::path target);
+  explicit Replacement(const std::filesystem::path& target);
   Replacement(const Replacement&) = delete;
   ~Replacement();  // removes temp() unless committed
 
@@ -31,4 +31,4 @@ void remove_leftovers(const std::filesystem::path& target);
 /// Makes the folder that `file` is in. Throws Error.
 void make_folder_of(const std::filesystem::path& file);
 
-}  // namespace kvlab::store
+}  // namespace kvlab

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <vector>
+
+namespace kvlab::report {
+
+/// A mean over passages with what resampling the passages makes of it.
+struct Interval {
+  double mean = 0;
+  double low = 0, high = 0;  // 2.5% and 97.5% points of the resampled means
+  double p = 1;  // two-sided: twice the smaller share of resampled means beyond zero, at most 1
+};
+
+/// One value a passage, at least one. 10,000 resamples from a fixed seed: the same values in the
+/// same order give the same interval on every machine.
+Interval bootstrap(const std::vector<double>& passages);
+
+/// Holm's step-down correction: p-values of a table, each adjusted so that calling those below α
+/// true errs once with probability α at most.
+std::vector<double> holm(const std::vector<double>& p);
+
+}  // namespace kvlab::report

@@ -1,0 +1,114 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/names.h"
+#include "report/number_text.h"
+#include "report/text_width.h"
+#include "report/verdict.h"
+
+namespace kvlab::report {
+namespace {
+
+using nlohmann::ordered_json;
+using Words = std::vector<std::string>;
+
+/// A logarithm as the ratio that a reader thinks in; a dash for NaN.
+std::string ratio_text(double effect) { return short_number(std::exp(effect)); }
+
+ordered_json number(double value) {
+  return std::isnan(value) ? ordered_json() : ordered_json(value);
+}
+
+std::string interval_text(const Finding& finding) {
+  if (std::isnan(finding.low)) return "-";
+  return fmt::format("{} to {}", ratio_text(finding.low), ratio_text(finding.high));
+}
+
+std::string comparison_text(const Finding& finding) {
+  return fmt::format("{} of ({}) over ({}), claimed {} 1", finding.claim.metric,
+                     selector_text(finding.claim.of), selector_text(finding.claim.over),
+                     finding.claim.higher ? "above" : "below");
+}
+
+std::string aligned(const std::vector<Words>& lines, size_t text_columns) {
+  std::vector<size_t> widths(lines.front().size(), 0);
+  for (const Words& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) {
+      widths[i] = std::max(widths[i], display_width(line[i]));
+    }
+  }
+  std::string text;
+  for (const Words& line : lines) {
+    Words cells;
+    for (size_t i = 0; i < line.size(); ++i) {
+      cells.push_back(padded(line[i], widths[i], i < text_columns ? Align::left : Align::right));
+    }
+    text += join(cells, "  ") + "\n";
+  }
+  return text;
+}
+
+std::string details(const Finding& finding) {
+  std::string text =
+      fmt::format("\n{}: {}\n  {}: {}\n  {}\n", finding.claim.id, finding.claim.sentence,
+                  finding.claim.source, finding.claim.published, comparison_text(finding));
+  if (!finding.reason.empty()) text += fmt::format("  undecided: {}\n", finding.reason);
+  if (!finding.differing.empty()) {
+    text += fmt::format("  the rows differ in more: {}\n", join(finding.differing));
+  }
+  if (finding.left_out > 0 && finding.pairs > 0) {
+    text += fmt::format("  {} pairs left out: {} is zero, infinite or not measured\n",
+                        finding.left_out, finding.claim.metric);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string findings_text(const std::vector<Finding>& findings) {
+  std::vector<Words> lines = {
+      {"claim", "verdict", "ratio", "95% interval", "passages", "layers", "pairs"}};
+  for (const Finding& finding : findings) {
+    lines.push_back({finding.claim.id, finding.verdict, ratio_text(finding.effect),
+                     interval_text(finding), fmt::format("{}", finding.passages),
+                     fmt::format("{}", finding.layers), fmt::format("{}", finding.pairs)});
+  }
+  std::string text = aligned(lines, 2);
+  text += fmt::format(
+      "\nratio: geometric mean over pairs of rows, then passages; intervals resample "
+      "passages;\nverdicts need {} passages and hold after Holm's correction\n",
+      kNeededPassages);
+  for (const Finding& finding : findings) text += details(finding);
+  return text;
+}
+
+ordered_json findings_json(const std::vector<Finding>& findings) {
+  ordered_json list = ordered_json::array();
+  for (const Finding& finding : findings) {
+    const Claim& claim = finding.claim;
+    list.push_back({{"id", claim.id},
+                    {"sentence", claim.sentence},
+                    {"source", claim.source},
+                    {"published", claim.published},
+                    {"metric", claim.metric},
+                    {"of", selector_text(claim.of)},
+                    {"over", selector_text(claim.over)},
+                    {"claimed", claim.higher ? "higher" : "lower"},
+                    {"verdict", finding.verdict},
+                    {"reason", finding.reason},
+                    {"effect", number(finding.effect)},
+                    {"interval", {number(finding.low), number(finding.high)}},
+                    {"ratio", number(std::exp(finding.effect))},
+                    {"p_corrected", number(finding.p)},
+                    {"passages", finding.passages},
+                    {"layers", finding.layers},
+                    {"pairs", finding.pairs},
+                    {"pairs_left_out", finding.left_out},
+                    {"differing", finding.differing}});
+  }
+  return list;
+}
+
+}  // namespace kvlab::report

@@ -1,0 +1,423 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attend_params.h"
+
+/// What the attention kernels share: their parameters, queries in shared memory, rotations, and the
+/// end of a block's work (merge over warps, over splits, and the output). Logits are in base 2
+/// throughout.
+namespace kvlab::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+/// Stands for "no logit yet": finite, so that differences are never NaN.
+inline constexpr float kNothing = -1e30f;
+
+/// Where a block stands.
+struct BlockPlace {
+  int split, head, row_tile, sequence;
+  int tokens, begin;  // tokens of the sequence, first one behind the sink
+  HistoryEnds ends;
+};
+
+/// All but the lengths.
+__device__ __forceinline__ BlockPlace block_coordinates(const AttendParams& p) {
+  BlockPlace at;
+  at.split = static_cast<int>(blockIdx.x);
+  at.head = static_cast<int>(blockIdx.y);
+  at.row_tile = 0;
+  if (p.row_tiles > 1) {
+    at.row_tile = at.head % p.row_tiles;
+    at.head /= p.row_tiles;
+  }
+  at.sequence = static_cast<int>(blockIdx.z);
+  return at;
+}
+
+__device__ __forceinline__ void fill_in_lengths(const AttendParams& p, int tokens, BlockPlace& at) {
+  at.tokens = tokens;
+  at.begin = history_begin(p.cache, at.tokens);
+  at.ends = history_ends(p.cache.rule, at.tokens);
+}
+
+/// Query token of a row of the KV head; division is what short launches cannot afford.
+__device__ __forceinline__ int query_of(const AttendParams& p, int row) {
+  return p.args.query_tokens == 1 ? 0 : row / p.group;
+}
+
+/// Offset of row `row` (of all rows of the KV head) in query, output and log_sum_exp, in rows of
+/// dim.
+__device__ __forceinline__ std::int64_t row_offset(const AttendParams& p, const BlockPlace& at,
+                                                   int row) {
+  const int query = query_of(p, row);
+  return static_cast<std::int64_t>(at.sequence * p.args.query_tokens + query) * p.args.q_heads +
+         at.head * p.group + row - query * p.group;
+}
+
+__device__ __forceinline__ int row_count(const AttendParams& p) {
+  return p.group * p.args.query_tokens;
+}
+
+/// Tokens [0, limit) are visible to a row.
+__device__ __forceinline__ int row_limit(const AttendParams& p, const BlockPlace& at, int row) {
+  return at.tokens - p.args.query_tokens + query_of(p, row) + 1;
+}
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Normalised Hadamard transform of a row that a warp holds, channel 32·k + lane in x[k].
+template <int kPerLane>
+__device__ __forceinline__ void hadamard_row(float (&x)[kPerLane], int lane) {
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+#pragma unroll
+    for (int k = 0; k < kPerLane; ++k) {
+      const float other = __shfl_xor_sync(0xffffffffu, x[k], step);
+      x[k] = (lane & step) ? other - x[k] : x[k] + other;
+    }
+  }
+#pragma unroll
+  for (int step = 1; step < kPerLane; step *= 2) {
+#pragma unroll
+    for (int k = 0; k < kPerLane; ++k) {
+      if (k & step) continue;
+      const float a = x[k], b = x[k | step];
+      x[k] = a + b;
+      x[k | step] = a - b;
+    }
+  }
+  constexpr int kDim = kPerLane * kWarp;
+  const float norm = kDim == 64 ? 0.125f : kDim == 128 ? 0.08838834764831845f : 0.0625f;
+#pragma unroll
+  for (int k = 0; k < kPerLane; ++k) x[k] *= norm;
+}
+
+/// Rows in shared memory are this many floats apart, so that lanes that read different rows meet no
+/// bank conflict.
+template <int kDim>
+inline constexpr int kRowStride = kDim + 4;
+
+/// rows of `from` times R (or Rᵀ) into `to`, both in shared memory, by all threads of the block.
+/// `from` and `to` may be the same for Hadamard only. The block must be synchronised before and
+/// after.
+template <int kDim>
+__device__ void rotate_rows(const Rotation& rotation, int head, bool transposed, const float* from,
+                            float* to, int rows) {
+  constexpr int kStride = kRowStride<kDim>;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  if (rotation.kind == Rotation::Kind::hadamard) {
+    const int lane = thread % kWarp;
+    for (int row = thread / kWarp; row < rows; row += threads / kWarp) {
+      float x[kDim / kWarp];
+#pragma unroll
+      for (int k = 0; k < kDim / kWarp; ++k) x[k] = from[row * kStride + k * kWarp + lane];
+      hadamard_row(x, lane);
+#pragma unroll
+      for (int k = 0; k < kDim / kWarp; ++k) to[row * kStride + k * kWarp + lane] = x[k];
+    }
+    return;
+  }
+  const float* matrix =
+      rotation.matrix + (rotation.per_head ? static_cast<std::int64_t>(head) * kDim * kDim : 0);
+  const int row_step = transposed ? 1 : kDim, column_step = transposed ? kDim : 1;
+  for (int i = thread; i < rows * kDim; i += threads) {
+    const int row = i / kDim, column = i % kDim;
+    float sum = 0.0f;
+#pragma unroll 8
+    for (int k = 0; k < kDim; ++k) {
+      sum = fmaf(from[row * kStride + k], __ldg(matrix + k * row_step + column * column_step), sum);
+    }
+    to[row * kStride + column] = sum;
+  }
+}
+
+/// Queries of one row tile in shared memory, float32, rows kRowStride apart; rows past the last are
+/// 0.
+template <int kDim>
+struct QueryTile {
+  float* raw;
+  float* rotated;  // times key_rotation; the same memory where there is none
+};
+
+template <int kDim>
+__device__ __forceinline__ void load_queries(const AttendParams& p, const BlockPlace& at,
+                                             float* shared, int rows) {
+  const int first = at.row_tile * rows, count = row_count(p);
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kDim; i += static_cast<int>(blockDim.x)) {
+    const int row = first + i / kDim;
+    shared[i / kDim * kRowStride<kDim> + i % kDim] =
+        row < count
+            ? load_number(p.args.query, row_offset(p, at, row) * kDim + i % kDim, p.args.query_type)
+            : 0.0f;
+  }
+}
+
+/// After load_queries; synchronises the block.
+template <int kDim>
+__device__ QueryTile<kDim> rotate_queries(const AttendParams& p, const BlockPlace& at,
+                                          float* shared, int rows) {
+  __syncthreads();
+  QueryTile<kDim> tile{shared, shared};
+  if (p.args.key_rotation.kind != Rotation::Kind::none) {
+    tile.rotated = shared + rows * kRowStride<kDim>;
+    rotate_rows<kDim>(p.args.key_rotation, at.head, false, tile.raw, tile.rotated, rows);
+    __syncthreads();
+  }
+  return tile;
+}
+
+/// q·centre of a row in base-2 logits, by a whole warp; 0 where there is no centre.
+template <int kDim>
+__device__ __forceinline__ float center_logit(const AttendParams& p, int head,
+                                              const float* query_row, int lane, float scale_log2) {
+  if (!p.args.key_center) return 0.0f;
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = lane; k < kDim; k += kWarp)
+    sum = fmaf(query_row[k], p.args.key_center[head * kDim + k], sum);
+#pragma unroll
+  for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  return sum * scale_log2;
+}
+
+/// Rows of a warp's output are this far apart: the lanes of a fragment then write to banks of their
+/// own.
+template <int kDim>
+inline constexpr int kOutputStride = kDim + 8;
+
+/// Memory of the end of a block: one warp's unscaled output [rows, kOutputStride] each, and (m, l)
+/// [warps, rows].
+struct MergeSpace {
+  float* outputs;  // warp w's at outputs + w · stride
+  int stride;      // floats
+  float* maxima;   // [warps, rows]
+  float* sums;
+  float* plain;  // [rows, kRowStride]: room for what is rotated, apart from the outputs
+};
+
+/// The vector of columns that a thread has of its row.
+template <int kWidth>
+struct Columns {
+  float x[kWidth];
+
+  __device__ __forceinline__ void load(const float* from) {
+    *this = *reinterpret_cast<const Columns*>(from);
+  }
+  __device__ __forceinline__ void load_past_l1(const float* from) {
+    if constexpr (kWidth == 2) {
+      const float2 y = __ldcg(reinterpret_cast<const float2*>(from));
+      x[0] = y.x, x[1] = y.y;
+    } else {
+      const float4 y = __ldcg(reinterpret_cast<const float4*>(from));
+      x[0] = y.x, x[1] = y.y, x[2] = y.z, x[3] = y.w;
+    }
+  }
+  __device__ __forceinline__ void store(float* to) const {
+    if constexpr (kWidth == 2) {
+      *reinterpret_cast<float2*>(to) = make_float2(x[0], x[1]);
+    } else {
+      *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    }
+  }
+  __device__ __forceinline__ void scale(float by) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[i] *= by;
+  }
+  __device__ __forceinline__ void add(float by, const Columns& other) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) x[i] = fmaf(by, other.x[i], x[i]);
+  }
+};
+
+/// One thread's share of a sum over parts: columns of one row, with the base-2 maximum and the sum
+/// of weights.
+template <int kWidth>
+struct RowPart {
+  Columns<kWidth> columns;
+  float top = kNothing;
+  float sum = 0.0f;
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) columns.x[i] = 0.0f;
+  }
+  /// Adds kCount parts at once.
+  template <int kCount>
+  __device__ __forceinline__ void add(const float (&tops)[kCount], const float (&sums)[kCount],
+                                      const Columns<kWidth> (&values)[kCount]) {
+    float new_top = top;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) new_top = fmaxf(new_top, tops[i]);
+    const float shrink = exp2_fast(top - new_top);
+    top = new_top;
+    sum *= shrink;
+    columns.scale(shrink);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float weight = exp2_fast(tops[i] - top);
+      sum = fmaf(weight, sums[i], sum);
+      columns.add(weight, values[i]);
+    }
+  }
+};
+
+/// After all warps wrote their part: joins them, hands the block's part to the last block of the
+/// head (or is it), and writes the output. kRows: rows of a tile. `is_window`: this block's part is
+/// in the captured space.
+template <int kDim, int kRows>
+__device__ void finish_block(const AttendParams& p, const BlockPlace& at, const MergeSpace& space,
+                             int warps, bool is_window) {
+  constexpr int kWidth =
+      kRows * kDim / 256 >= 4 ? 4 : 2;  // columns of one row that a thread has at a time
+  constexpr int kSteps = kDim / kWidth;
+  constexpr int kItems = kRows * kSteps;
+  constexpr int kPart = kRows * (kDim + 2);
+  constexpr int kTogether = 8;  // parts whose loads are in flight together
+  constexpr float kLn2 = 0.6931471805599453f;
+  __shared__ bool last;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int parts = p.splits + p.window;
+  const std::int64_t item = static_cast<std::int64_t>(at.sequence) * gridDim.y + blockIdx.y;
+  float* all = p.partial + item * parts * kPart;
+  const bool window_alone = parts == 1 && is_window;
+  const bool rotates = p.args.value_rotation.kind != Rotation::Kind::none && !window_alone;
+  __syncthreads();
+
+  const auto join_warps = [&](int row, int column) {
+    RowPart<kWidth> part;
+    part.clear();
+    for (int first = 0; first < warps; first += 4) {
+      float tops[4], sums[4];
+      Columns<kWidth> values[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        tops[i] = space.maxima[(first + i) * kRows + row];
+        sums[i] = space.sums[(first + i) * kRows + row];
+        values[i].load(space.outputs + (first + i) * space.stride + row * kOutputStride<kDim> +
+                       column);
+      }
+      part.add(tops, sums, values);
+    }
+    return part;
+  };
+  const auto join_parts = [&](int row, int column) {
+    RowPart<kWidth> part;
+    part.clear();
+    for (int first = 0; first < p.splits; first += kTogether) {
+      float tops[kTogether], sums[kTogether];
+      Columns<kWidth> values[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const float* from = all + static_cast<std::int64_t>(min(first + i, p.splits - 1)) * kPart;
+        values[i].load_past_l1(from + row * kDim + column);
+        tops[i] = __ldcg(from + kRows * kDim + row);
+        sums[i] = __ldcg(from + kRows * kDim + kRows + row);
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (first + i >= p.splits) tops[i] = kNothing, sums[i] = 0.0f;
+      }
+      part.add(tops, sums, values);
+    }
+    return part;
+  };
+  // Where history has to be rotated, its columns and the window's wait in shared memory. The warps'
+  // parts are read by then, unless the block is alone, and then there is no window.
+  float* window_columns = space.outputs + kRows * kRowStride<kDim>;
+  const auto write = [&](int row, int column, const Columns<kWidth>& columns) {
+    const int absolute = at.row_tile * kRows + row;
+    if (absolute >= row_count(p)) return;
+    const std::int64_t place = row_offset(p, at, absolute) * kDim + column;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      store_number(p.args.output, place + i, p.args.output_type, columns.x[i]);
+  };
+  const auto join = [&](int row, int column, RowPart<kWidth> history, RowPart<kWidth> window) {
+    const float top = fmaxf(history.top, window.top);
+    const float a = exp2_fast(history.top - top), b = exp2_fast(window.top - top);
+    const float total = a * history.sum + b * window.sum;
+    const float inverse = total > 0.0f ? 1.0f / total : 0.0f;
+    history.columns.scale(a * inverse);
+    window.columns.scale(b * inverse);
+    if (rotates) {
+      history.columns.store(space.plain + row * kRowStride<kDim> + column);
+      if (parts > 1) window.columns.store(window_columns + row * kRowStride<kDim> + column);
+    } else {
+      history.columns.add(1.0f, window.columns);
+      write(row, column, history.columns);
+    }
+    const int absolute = at.row_tile * kRows + row;
+    if (column == 0 && p.args.log_sum_exp && absolute < row_count(p)) {
+      p.args.log_sum_exp[row_offset(p, at, absolute)] =
+          total > 0.0f ? (top + log2f(total)) * kLn2 : -INFINITY;
+    }
+  };
+
+  if (parts > 1) {
+    float* mine = all + static_cast<std::int64_t>(at.split) * kPart;
+    for (int i = thread; i < kItems; i += threads) {
+      const int row = i / kSteps, column = i % kSteps * kWidth;
+      const RowPart<kWidth> part = join_warps(row, column);
+      part.columns.store(mine + row * kDim + column);
+      if (column == 0) {
+        mine[kRows * kDim + row] = part.top;
+        mine[kRows * kDim + kRows + row] = part.sum;
+      }
+    }
+    __syncthreads();
+    if (thread == 0) {
+      // It wraps to 0 at the last part, so the ticket is ready for the next launch. Release and
+      // acquire hold for what the barriers around ordered.
+      unsigned turn;
+      asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                   : "=r"(turn)
+                   : "l"(p.ticket + item), "r"(parts - 1)
+                   : "memory");
+      last = turn == static_cast<unsigned>(parts - 1);
+    }
+    __syncthreads();
+    if (!last) return;
+  }
+
+  for (int i = thread; i < kItems; i += threads) {
+    const int row = i / kSteps, column = i % kSteps * kWidth;
+    RowPart<kWidth> history, window;
+    history.clear();
+    window.clear();
+    if (parts == 1) {
+      (is_window ? window : history) = join_warps(row, column);
+    } else {
+      if (p.window) {
+        const float* from = all + static_cast<std::int64_t>(p.splits) * kPart;
+        window.columns.load_past_l1(from + row * kDim + column);
+        window.top = __ldcg(from + kRows * kDim + row);
+        window.sum = __ldcg(from + kRows * kDim + kRows + row);
+      }
+      history = join_parts(row, column);
+    }
+    join(row, column, history, window);
+  }
+  if (!rotates) return;
+  __syncthreads();
+  float* rotated =
+      p.args.value_rotation.kind == Rotation::Kind::dense ? space.outputs : space.plain;
+  rotate_rows<kDim>(p.args.value_rotation, at.head, true, space.plain, rotated, kRows);
+  __syncthreads();
+  for (int i = thread; i < kItems; i += threads) {
+    const int row = i / kSteps, column = i % kSteps * kWidth;
+    Columns<kWidth> columns;
+    columns.load(rotated + row * kRowStride<kDim> + column);
+    if (parts > 1) {
+      Columns<kWidth> window;
+      window.load(window_columns + row * kRowStride<kDim> + column);
+      columns.add(1.0f, window);
+    }
+    write(row, column, columns);
+  }
+}
+
+}  // namespace kvlab::kernels::cuda

@@ -1,0 +1,16 @@
+#include "attend_instances.cuh"
+
+namespace kvlab::kernels::cuda {
+namespace {
+
+struct Mine {
+  static constexpr bool mine(const Format& f) {
+    return f.dim == 128 && f.key.axis == Axis::channel;
+  }
+};
+
+}  // namespace
+
+Launch launch_d128_channel(int instance) { return launch_of(instance, Mine{}); }
+
+}  // namespace kvlab::kernels::cuda

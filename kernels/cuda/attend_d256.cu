@@ -1,0 +1,14 @@
+#include "attend_instances.cuh"
+
+namespace kvlab::kernels::cuda {
+namespace {
+
+struct Mine {
+  static constexpr bool mine(const Format& f) { return f.dim == 256; }
+};
+
+}  // namespace
+
+Launch launch_d256(int instance) { return launch_of(instance, Mine{}); }
+
+}  // namespace kvlab::kernels::cuda

@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "attend_runtime.h"
+#include "attend_table.h"
+
+namespace kvlab::kernels::cuda {
+namespace {
+
+constexpr int kMostRows = 16 * 8;  // query heads to a KV head times query tokens
+
+/// The format as far as an instance is compiled for it; the rest is read at run time.
+Format compiled_part(Format format) {
+  format.window = Type::bf16;
+  format.norm_inverse = false;
+  if (format.norm == Norm::heads) format.norm = Norm::head;
+  if (format.norm == Norm::none) format.norm_type = Type::f16;
+  return format;
+}
+
+/// The smallest instance that takes all rows at once, else the largest there is; −1: none.
+int find_instance(const Format& format, int rows) {
+  const Format wanted = compiled_part(format);
+  int found = -1;
+  for (int i = 0; i < kInstanceCount; ++i) {
+    if (!(kInstances[i].format == wanted)) continue;
+    const int has = kInstances[i].rows;
+    const int best = found < 0 ? 0 : kInstances[found].rows;
+    if (found < 0 || (best < rows ? has > best : has >= rows && has < best)) found = i;
+  }
+  return found;
+}
+
+void check(const CacheView& cache, const AttendArgs& args, int max_tokens) {
+  if (const auto why = refusal(cache.format)) throw std::invalid_argument(*why);
+  const auto demand = [](bool met, const std::string& what) {
+    if (!met) throw std::invalid_argument("attention: " + what);
+  };
+  demand(cache.batch >= 1 && cache.batch <= 65535,
+         "batch must be 1 to 65,535, is " + std::to_string(cache.batch));
+  demand(cache.kv_heads >= 1, "there must be a KV head");
+  demand(
+      args.q_heads % cache.kv_heads == 0 && args.q_heads / cache.kv_heads <= 16 && args.q_heads > 0,
+      std::to_string(args.q_heads) + " query heads to " + std::to_string(cache.kv_heads) +
+          " KV heads; served are 1 to 16 of them to each");
+  demand(args.query_tokens >= 1 && args.query_tokens <= 8,
+         "1 to 8 query tokens are served, not " + std::to_string(args.query_tokens));
+  demand(max_tokens >= 1, "max_tokens must be at least 1");
+}
+
+std::int64_t align(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/// Bytes of the tickets at the head of the scratch memory.
+std::int64_t ticket_bytes(const CacheView& cache, const AttendPlan& plan) {
+  return align(static_cast<std::int64_t>(cache.batch) * cache.kv_heads * plan.row_tiles * 4);
+}
+
+}  // namespace
+
+AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens,
+                       const Device& device) {
+  check(cache, args, max_tokens);
+  const char* path = std::getenv("KVLAB_CUDA_PATH");
+  const std::string_view wanted = path ? path : "";
+  const int rows = args.q_heads / cache.kv_heads * args.query_tokens;
+  static_assert(kMostRows == 128);
+
+  AttendPlan plan;
+  plan.instance = wanted == "runtime" ? -1 : find_instance(cache.format, rows);
+  plan.rows = plan.instance < 0 ? kRuntimeRows : kInstances[plan.instance].rows;
+  plan.row_tiles = (rows + plan.rows - 1) / plan.rows;
+  plan.bulk = device.major >= 9 && wanted != "sm_80";
+  plan.window = cache.sink_capacity > 0 || cache.recent_capacity > 0 ? 1 : 0;
+
+  const int items = cache.batch * cache.kv_heads * plan.row_tiles;
+  const int records = (max_tokens + block_tokens(cache.format) - 1) / block_tokens(cache.format);
+  // One block of eight warps keeps a multiprocessor busy; many sequences do better as three smaller
+  // blocks each.
+  const bool many = items > device.multiprocessors;
+  plan.warps = plan.instance < 0 ? kRuntimeWarps : many ? 4 : 8;
+  const int places = device.multiprocessors * (many ? 3 : 1);
+  const int least_records = plan.warps;
+  plan.splits = std::clamp(places / items - plan.window, 1,
+                           std::max(1, (records + least_records - 1) / least_records));
+  plan.interleave = items <= 16 && records / plan.splits >= 64;
+
+  const int parts = plan.splits + plan.window;
+  const std::int64_t part_bytes = static_cast<std::int64_t>(plan.rows) * (cache.format.dim + 2) * 4;
+  plan.scratch_bytes = ticket_bytes(cache, plan) + (parts > 1 ? items * parts * part_bytes : 0);
+  return plan;
+}
+
+void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& args, void* scratch,
+            Stream stream) {
+  AttendParams params;
+  params.cache = cache;
+  params.args = args;
+  params.ticket = static_cast<unsigned*>(scratch);
+  params.partial =
+      reinterpret_cast<float*>(static_cast<char*>(scratch) + ticket_bytes(cache, plan));
+  params.splits = plan.splits;
+  params.window = plan.window;
+  params.row_tiles = plan.row_tiles;
+  params.interleave = plan.interleave ? 1 : 0;
+  params.group = args.q_heads / cache.kv_heads;
+  params.bulk = plan.bulk ? 1 : 0;
+  if (plan.instance < 0) return launch_runtime(params, stream);
+  for (const auto find : {launch_d64, launch_d128_token, launch_d128_channel, launch_d256}) {
+    if (const Launch launch = find(plan.instance)) return launch(params, plan.warps, stream);
+  }
+}
+
+}  // namespace kvlab::kernels::cuda
