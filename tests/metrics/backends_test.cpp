@@ -65,23 +65,28 @@ void compare(const metrics::Arrays& reference, const metrics::Arrays& packed) {
 }  // namespace
 
 TEST_CASE("cpu and reference agree on every preset", "[metrics]") {
-  const int64_t d = GENERATE(64, 128);
-  const std::string pattern = GENERATE("low_norm_sink", "mean_dominated");
-  const data::Sample sample = synthetic(d, pattern, 700, 0, {.placement = "strided", .count = 24});
-  const data::Sample calibration = synthetic(d, pattern, 400, 1, {.placement = "all", .count = 0});
+  const auto [d, pattern] =
+      GENERATE(std::pair(64, "low_norm_sink"), std::pair(128, "mean_dominated"));
+  const metrics::SampleContext context(
+      synthetic(d, pattern, 700, 0, {.placement = "strided", .count = 24}));
+  const data::Sample& sample = context.sample();
+  const auto calibration =
+      cases::calibration_of(synthetic(d, pattern, 400, 1, {.placement = "all", .count = 0}));
+  calibrate::CalibrationStore store{std::filesystem::path()};
   for (const std::string& id : method::method_ids()) {
     CAPTURE(d, pattern, id);
     const method::Recipe method =
         recipe(id, id.find("optr") != std::string::npos ? Settings{{"calibrate.tokens", 400},
-                                                                   {"calibrate.steps", 2},
+                                                                   {"calibrate.steps", 1},
                                                                    {"calibrate.sink", 4},
                                                                    {"calibrate.recent", 32}}
                                                         : Settings{});
-    const auto measured = [&](const std::string& backend) {
-      return cases::run(sample, method, cases::kAll, &calibration, 0, backend);
-    };
-    const metrics::Measured reference = measured("reference");
-    const metrics::Measured packed = measured("cpu");
+    const calibrate::Prepared prepared =
+        calibrate::prepare(method, sample.kv_heads(), d, 0, 0, calibration, store, {});
+    const metrics::Measured reference =
+        metrics::evaluate(context, prepared, method, cases::kAll, "reference");
+    const metrics::Measured packed =
+        metrics::evaluate(context, prepared, method, cases::kAll, "cpu");
     compare(reference.metrics, packed.metrics);
     CHECK(at::equal(at::isnan(reference.tokens.at("k_se")), at::isnan(packed.tokens.at("k_se"))));
     CHECK(packed.hist_key[1] == reference.hist_key[1]);
