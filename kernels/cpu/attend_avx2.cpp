@@ -383,14 +383,26 @@ KVLAB_APART Sums<Rows> multiply_values(const __m256i* words, const float* weight
   return sums;
 }
 
-/// sums[row] += Σ_t weight·(level·scale + zero) over a span's tokens; weights [Rows, stride].
+/// Scales with the factors of their tokens.
+template <int Bits, bool Lookup>
+void put_factors(int groups, Params& params) {
+  const __m256 factors[2] = {weight_factors<Bits, Lookup>(false),
+                             weight_factors<Bits, Lookup>(true)};
+  for (int g = 0; g < groups; ++g) {
+    for (int t = 0; t < kSpan; t += 8) {
+      float* scale = params.scale[g] + t;
+      _mm256_storeu_ps(scale, _mm256_mul_ps(_mm256_loadu_ps(scale), factors[t / 8 % 2]));
+    }
+  }
+}
+
+/// sums[row] += Σ_t weight·(level·scale + zero) over a span's tokens; weights [Rows, stride],
+/// scales with factors.
 template <int Dim, int Bits, bool Lookup, int Rows>
 void add_values(const __m256i* words, const Params& params, int group, const float* weights,
                 int stride, float* sums) {
   using W = Words<Bits>;
   using C = Codes<Bits, Lookup>;
-  const __m256 factors[2] = {weight_factors<Bits, Lookup>(false),
-                             weight_factors<Bits, Lookup>(true)};
   for (int g = 0; g < Dim / group; ++g) {
     float scaled[Rows * kSpan];
     __m256 zeros[Rows];
@@ -398,9 +410,8 @@ void add_values(const __m256i* words, const Params& params, int group, const flo
       __m256 sum = _mm256_setzero_ps();
       for (int t = 0; t < kSpan; t += 8) {
         const __m256 weight = _mm256_loadu_ps(weights + row * stride + t);
-        const __m256 scale =
-            _mm256_mul_ps(factors[t / 8 % 2], _mm256_loadu_ps(params.scale[g] + t));
-        _mm256_storeu_ps(scaled + row * kSpan + t, _mm256_mul_ps(weight, scale));
+        _mm256_storeu_ps(scaled + row * kSpan + t,
+                         _mm256_mul_ps(weight, _mm256_loadu_ps(params.scale[g] + t)));
         sum = _mm256_fmadd_ps(weight, _mm256_loadu_ps(params.zero[g] + t), sum);
       }
       zeros[row] = _mm256_set1_ps(sum8(sum));
@@ -433,6 +444,7 @@ void packed_sums(const PackedSide& values, int count, const float* weights, int 
   for (int span = 0; span * kSpan < count; ++span) {
     sort_words<Dim, Bits>(values.codes + span * kTiles * tile_bytes(Dim, Bits), words);
     take_token_params(values, span, params);
+    put_factors<Bits, Lookup>(Dim / values.side->group, params);
     const int held = count - span * kSpan;
     by_rows(rows, [&](int first, auto taken) {
       constexpr int Rows = taken;
