@@ -77,11 +77,12 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
 
   const int items = cache.batch * cache.kv_heads * plan.row_tiles;
   const int records = (max_tokens + block_tokens(cache.format) - 1) / block_tokens(cache.format);
-  // One block of eight warps keeps a multiprocessor busy; many sequences do better as three smaller
-  // blocks each.
+  // Few sequences: one block of eight warps on a multiprocessor. More of them do better as blocks
+  // of four, two on each, and many as three, which then need no split.
+  const bool few = items <= device.multiprocessors / 4;
   const bool many = items > device.multiprocessors;
-  plan.warps = plan.instance < 0 ? kRuntimeWarps : many ? 4 : 8;
-  const int places = device.multiprocessors * (many ? 3 : 1);
+  plan.warps = plan.instance < 0 ? kRuntimeWarps : few ? 8 : 4;
+  const int places = device.multiprocessors * (few ? 1 : many ? 3 : 2);
   const int least_records = plan.warps;
   plan.splits = std::clamp(places / items - plan.window, 1,
                            std::max(1, (records + least_records - 1) / least_records));

@@ -123,7 +123,7 @@ struct Tuned {
   struct Workshop {
     std::uint32_t words[kWords][kWarp];
     float units[kRows];             // q = unit · operand
-    float sums[kRows][kKeyGroups];  // Σq
+    float sums[kRows][kKeyGroups];  // Σq of the operands, as a base-2 logit a unit of zero
   };
 
   /// One word of the operands of lane (g, t): the queries of `chunk` that register r meets.
@@ -156,30 +156,36 @@ struct Tuned {
     const float scale = p.args.scale * 1.4426950408889634f;
 #pragma unroll 1
     for (int row = warp; row < kRows; row += warps) {
-      float top = 0.0f, sums[kKeyGroups] = {};
+      const float* from = tile.rotated + row * kRowStride<kDim> + lane;
+      float top = 0.0f;
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const float x = tile.rotated[row * kRowStride<kDim> + 32 * c + lane];
-        top = fmaxf(top, fabsf(x));
-        if constexpr (!kChannel) sums[32 * c / kFormat.key.group] += x;
-      }
+      for (int c = 0; c < kChunks; ++c) top = fmaxf(top, fabsf(from[32 * c]));
 #pragma unroll
       for (int step = 1; step < kWarp; step *= 2) {
         top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, step));
-        if constexpr (!kChannel) {
-#pragma unroll
-          for (int b = 0; b < kKeyGroups; ++b)
-            sums[b] += __shfl_xor_sync(0xffffffffu, sums[b], step);
-        }
       }
-      if (lane == 0) {
-        // Bytes hold 15 bits and a sign; for halves a power of two, so that they lose nothing that
-        // bf16 queries have.
-        shop.units[row] = !(top > 0.0f) ? 1.0f
-                          : kInt8       ? top / 32512.0f
-                                        : exp2f(static_cast<float>(ilogbf(top) - 2));
+      // Bytes hold 15 bits and a sign; for halves a power of two, so that they lose nothing that
+      // bf16 queries have.
+      const float unit = !(top > 0.0f) ? 1.0f
+                         : kInt8       ? top / 32512.0f
+                                       : exp2f(static_cast<float>(ilogbf(top) - 2));
+      if (lane == 0) shop.units[row] = unit;
+      if constexpr (kChannel) continue;
+      // Σq of the operands, not of the queries: codes and zero of a key then meet the same q, and
+      // what its rounding adds is in proportion to the key and not to its much larger parts.
+      float sums[kKeyGroups] = {};
 #pragma unroll
-        for (int b = 0; b < kKeyGroups; ++b) shop.sums[row][b] = sums[b] * scale;
+      for (int c = 0; c < kChunks; ++c) {
+        const float x = from[32 * c] * (1.0f / unit);
+        sums[32 * c / kFormat.key.group] += kInt8 ? rintf(x) : __half2float(__float2half_rn(x));
+      }
+#pragma unroll
+      for (int b = 0; b < kKeyGroups; ++b) {
+#pragma unroll
+        for (int step = 1; step < kWarp; step *= 2) {
+          sums[b] += __shfl_xor_sync(0xffffffffu, sums[b], step);
+        }
+        if (lane == 0) shop.sums[row][b] = sums[b] * unit * scale;
       }
     }
     __syncthreads();
