@@ -86,7 +86,9 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   const int least_records = plan.warps;
   plan.splits = std::clamp(places / items - plan.window, 1,
                            std::max(1, (records + least_records - 1) / least_records));
-  plan.interleave = items <= 16 && records / plan.splits >= 64;
+  // Taking records in turn lets table look-ups start before the length is known; with more splits
+  // side by side a stretch each is kinder to the memory.
+  plan.interleave = few || plan.splits == 1;
 
   const int parts = plan.splits + plan.window;
   const std::int64_t part_bytes = static_cast<std::int64_t>(plan.rows) * (cache.format.dim + 2) * 4;
