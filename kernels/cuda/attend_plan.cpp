@@ -107,7 +107,9 @@ void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& ar
   params.splits = plan.splits;
   params.window = plan.window;
   params.row_tiles = plan.row_tiles;
-  params.interleave = plan.interleave ? 1 : 0;
+  // Table look-ups ahead of the length are bounded by the stride; a shared row does not tell its
+  // own.
+  params.interleave = plan.interleave && cache.table_stride > 0 ? 1 : 0;
   params.group = args.q_heads / cache.kv_heads;
   params.bulk = plan.bulk ? 1 : 0;
   if (plan.instance < 0) return launch_runtime(params, stream);

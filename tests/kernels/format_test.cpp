@@ -70,7 +70,7 @@ TEST_CASE("D67 operations refuse before they touch anything", "[kernels]") {
   view.format.key.bits = 3;
   refuses(view, spec, "3 bits");
   view = cache.view();
-  view.table_stride = 0;
+  view.block_table = nullptr;
   refuses(view, spec, "block table");
   view = cache.view();
   view.recent_capacity = 0;

@@ -22,6 +22,7 @@ struct CacheView {
 
   /// Pages of kv_heads blocks each: block i of head h of sequence b begins at
   /// pool + (block_table[b · table_stride + i] · kv_heads + h) · layout_of(format).bytes.
+  /// Stride 0: one row for all sequences.
   std::uint8_t* pool = nullptr;
   const std::int32_t* block_table = nullptr;
   std::int64_t table_stride = 0;
