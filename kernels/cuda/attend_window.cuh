@@ -234,8 +234,8 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
 /// register convention would cost the history's loop 7%.
 template <int kDim, int kRows>
 __device__ __forceinline__ void window_part(const AttendParams& p, const BlockPlace& at,
-                                         const QueryTile<kDim>& queries, const MergeSpace& space,
-                                         int warp, int warps) {
+                                            const QueryTile<kDim>& queries, const MergeSpace& space,
+                                            int warp, int warps) {
   if (p.cache.format.window == Type::bf16) {
     window_tiles<kDim, kRows, true>(p, at, queries, space, warp, warps);
   } else {
