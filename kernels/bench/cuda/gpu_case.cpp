@@ -224,7 +224,8 @@ GpuCase::HostCache GpuCase::host_cache(int sequence) const {
   host.tokens = lengths_[static_cast<size_t>(sequence)];
   host.table.resize(static_cast<size_t>(pages_));
   std::iota(host.table.begin(), host.table.end(), 0);
-  const std::int64_t windows = 4 * (view_.sink_stride + view_.recent_stride);
+  const std::int64_t row = std::int64_t{shape_.kv_heads} * format.dim;
+  const std::int64_t windows = 4 * (view_.sink_stride + std::max(view_.recent_stride, row));
   host.memory.resize(static_cast<size_t>(pages_ * page + windows + kAlign));
   const auto address = reinterpret_cast<std::uintptr_t>(host.memory.data());
   std::uint8_t* at = host.memory.data() + (kAlign - address % kAlign) % kAlign;
@@ -253,6 +254,8 @@ GpuCase::HostCache GpuCase::host_cache(int sequence) const {
   host.view.sink_value = window(device.sink_value, device.sink_stride);
   host.view.recent_key = window(device.recent_key, device.recent_stride);
   host.view.recent_value = window(device.recent_value, device.recent_stride);
+  // The CPU wants a ring even where nothing is in it.
+  host.view.recent_capacity = std::max(view_.recent_capacity, 1);
   return host;
 }
 
