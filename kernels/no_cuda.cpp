@@ -35,6 +35,7 @@ std::shared_ptr<void> allocate(std::int64_t) { absent(); }
 void copy_in(void*, const void*, std::int64_t) { absent(); }
 void copy_out(void*, const void*, std::int64_t) { absent(); }
 void synchronize() { absent(); }
-std::vector<double> time_runs(const std::function<void(Stream)>&, int) { absent(); }
+void copy_within(void*, const void*, std::int64_t, Stream) { absent(); }
+std::vector<double> time_graph(const std::function<void(int, Stream)>&, int, int) { absent(); }
 
 }  // namespace kvlab::kernels::cuda

@@ -44,7 +44,8 @@ class Engine {
   virtual Work plan_attend(const kernels::CacheView& cache, const kernels::AttendArgs& args,
                            int max_tokens) const = 0;
 
-  /// Nanoseconds of each of `runs` runs, after a warm-up.
+  /// Nanoseconds of a run, after a warm-up: `runs` runs, one a sample or, on a GPU, some of them
+  /// together as one CUDA graph a sample.
   virtual std::vector<double> time(const Work& work, int runs) const = 0;
 };
 

@@ -12,7 +12,9 @@
 #include <functional>
 #include <memory>
 
+#include "case_name.h"
 #include "cpu_case.h"
+#include "samples.h"
 
 namespace kvlab::bench {
 namespace {
@@ -226,7 +228,9 @@ void measure(benchmark::State& state, bool cold, double bytes, const std::string
       evict_caches();
       state.ResumeTiming();
     }
-    state.SetIterationTime(seconds_of(work));
+    const double seconds = seconds_of(work);
+    keep_sample(1e9 * seconds);
+    state.SetIterationTime(seconds);
   }
   const auto passes = static_cast<double>(state.iterations());
   state.counters["bytes"] = bytes;
@@ -266,14 +270,19 @@ void decode_torch(benchmark::State& state, const CpuCase::Shape& shape, bool col
 
 template <class Function>
 void add(const std::string& operation, const std::string& backend, const CpuCase::Shape& shape,
-         const std::string& format, const std::string& form, Function function) {
+         const std::string& format, const std::string& variant, Function function) {
+  CaseName parts{operation, backend, format, 1, shape.tokens};
+  parts.q_heads = shape.q_heads;
+  parts.kv_heads = shape.kv_heads;
+  parts.dim = shape.dim;
+  parts.variant = variant;
+  if (variant.empty()) parts.group = kernels::format_named(format, shape.dim).key.group;
   for (const bool cold : {true, false}) {
-    const std::string name =
-        fmt::format("{}/backend:{}/format:{}/batch:1/tokens:{}/heads:{}x{}/dim:{}/cache:{}{}",
-                    operation, backend, format, shape.tokens, shape.q_heads, shape.kv_heads,
-                    shape.dim, cold ? "cold" : "hot", form);
+    parts.cold = cold;
+    const std::string name = text_of(parts);
     benchmark::RegisterBenchmark(name.c_str(),
                                  [=](benchmark::State& state) {
+                                   begin_samples(name);
                                    at::set_num_threads(kThreads);
                                    const c10::InferenceMode no_gradients;
                                    function(state, shape, cold);
@@ -296,7 +305,7 @@ void register_cpu() {
   }
   const auto baseline = [](const std::string& backend, const std::string& form, Form function) {
     CpuCase::Shape shape;
-    add("decode", backend, shape, "f32", "/form:" + form,
+    add("decode", backend, shape, "f32", "form:" + form,
         [function](benchmark::State& state, const CpuCase::Shape& s, bool cold) {
           decode_torch(state, s, cold, function);
         });

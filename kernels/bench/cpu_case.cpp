@@ -4,6 +4,8 @@
 #include <numeric>
 #include <random>
 
+#include "packed_spec.h"
+
 namespace kvlab::bench {
 namespace {
 
@@ -17,28 +19,11 @@ std::vector<std::uint16_t> normals(size_t count, unsigned seed) {
   return numbers;
 }
 
-Grid grid_of(const SideFormat& side) {
-  Grid grid;
-  grid.bits = side.bits;
-  grid.zero = side.zero;
-  grid.params = side.params;
-  return grid;
-}
-
-TokenScale scale_of(Norm norm) {
-  return norm == Norm::heads  ? TokenScale::l2_heads
-         : norm == Norm::head ? TokenScale::l2_head
-                              : TokenScale::none;
-}
-
 }  // namespace
 
 CpuCase::CpuCase(const Shape& shape, int threads) : shape_(shape), tokens_(shape.tokens) {
   const Format format = format_named(shape.format, shape.dim);
-  spec_.key.grid = grid_of(format.key);
-  spec_.value.grid = grid_of(format.value);
-  spec_.key.rotation.kind = spec_.value.rotation.kind = Rotation::Kind::hadamard;
-  spec_.key.scale = scale_of(format.norm);
+  spec_ = spec_of(format, Rotation::Kind::hadamard);
 
   const size_t rows = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.tokens);
   key_ = normals(rows * static_cast<size_t>(shape.dim), 1);
@@ -60,7 +45,7 @@ CpuCase::CpuCase(const Shape& shape, int threads) : shape_(shape), tokens_(shape
   std::iota(table_.begin(), table_.end(), 0);
 
   view_.format = format;
-  view_.rule.group = format.key.axis == Axis::channel ? format.key.group : 1;
+  view_.rule.group = window_group(format);
   view_.batch = 1;
   view_.kv_heads = shape.kv_heads;
   view_.pool = blocks_;

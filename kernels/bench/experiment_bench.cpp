@@ -11,6 +11,7 @@
 #include "config/plan.h"
 #include "run/describe.h"
 #include "run/runner.h"
+#include "samples.h"
 #include "scratch.h"
 
 namespace kvlab::bench {
@@ -61,6 +62,7 @@ Finished run_once(const std::filesystem::path& file, const std::vector<std::stri
 }
 
 void report(benchmark::State& state, const Finished& finished) {
+  keep_sample(1e9 * finished.seconds);
   state.SetIterationTime(finished.seconds);
   const auto cells = static_cast<double>(finished.outcome.complete);
   state.counters["cells"] = cells;
@@ -146,7 +148,12 @@ void sharing(benchmark::State& state) {
 }
 
 void add(const std::string& name, auto function) {
-  benchmark::RegisterBenchmark(("experiment/backend:reference/" + name).c_str(), function)
+  const std::string text = "experiment/backend:reference/" + name;
+  benchmark::RegisterBenchmark(text.c_str(),
+                               [text, function](benchmark::State& state) {
+                                 begin_samples(text);
+                                 function(state);
+                               })
       ->UseManualTime()
       ->Iterations(1)
       ->Unit(benchmark::kSecond);

@@ -40,6 +40,37 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
+/// What `work` sends to a stream, as a graph that is destroyed with its holder.
+class OwnGraph {
+ public:
+  OwnGraph(cudaStream_t stream, const std::function<void()>& work) {
+    KVLAB_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      // The stream must leave the capture before it is destroyed.
+      cudaStreamEndCapture(stream, &graph);
+      cudaGetLastError();
+      if (graph) cudaGraphDestroy(graph);
+      throw;
+    }
+    KVLAB_CUDA(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t error = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    KVLAB_CUDA(error);
+    KVLAB_CUDA(cudaGraphUpload(graph_, stream));
+  }
+  OwnGraph(const OwnGraph&) = delete;
+  OwnGraph& operator=(const OwnGraph&) = delete;
+  ~OwnGraph() { cudaGraphExecDestroy(graph_); }
+
+  void launch(cudaStream_t stream) const { KVLAB_CUDA(cudaGraphLaunch(graph_, stream)); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 }  // namespace
 
 std::string device_name() {
@@ -75,19 +106,30 @@ void copy_out(void* host, const void* device, std::int64_t bytes) {
 
 void synchronize() { KVLAB_CUDA(cudaDeviceSynchronize()); }
 
-std::vector<double> time_runs(const std::function<void(Stream)>& run, int runs) {
+void copy_within(void* to, const void* from, std::int64_t bytes, Stream stream) {
+  KVLAB_CUDA(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream));
+}
+
+std::vector<double> time_graph(const std::function<void(int i, Stream)>& launch, int launches,
+                               int samples) {
   synchronize();
-  constexpr int kWarmUps = 3;
   const OwnStream stream;
-  for (int i = 0; i < kWarmUps; ++i) run(stream.get());
+  const auto launch_all = [&] {
+    for (int i = 0; i < launches; ++i) launch(i, stream.get());
+  };
+  launch_all();
+  synchronize();
+  const OwnGraph graph(stream.get(), launch_all);
   std::vector<double> nanoseconds;
   const Event begin, end;
-  for (int i = 0; i < runs; ++i) {
+  for (int i = 0; i < samples; ++i) {
+    graph.launch(stream.get());
     begin.record(stream.get());
-    run(stream.get());
+    graph.launch(stream.get());
     end.record(stream.get());
     end.wait();
-    nanoseconds.push_back(end.nanoseconds_since(begin));
+    nanoseconds.push_back(end.nanoseconds_since(begin) / launches);
   }
   return nanoseconds;
 }

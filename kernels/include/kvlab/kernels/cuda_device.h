@@ -25,7 +25,15 @@ void copy_out(void* host, const void* device, std::int64_t bytes);
 /// Waits for all work on the GPU. Errors of earlier launches show here.
 void synchronize();
 
-/// Nanoseconds of each of `runs` runs by events on one stream, after a few warm-ups.
-std::vector<double> time_runs(const std::function<void(Stream)>& run, int runs);
+/// Copies within the GPU's memory, as work on the stream.
+void copy_within(void* to, const void* from, std::int64_t bytes, Stream stream);
+
+/// Nanoseconds of a launch: `samples` samples, each the mean of one CUDA graph of launch(0) …
+/// launch(launches − 1), by events around it. The graph runs before each sample too, so that the
+/// GPU is busy while the sample is sent to it: neither the way from the CPU nor gaps between
+/// launches are in a sample. `launch` is called twice for each i: plainly, as a warm-up, and for
+/// the graph.
+std::vector<double> time_graph(const std::function<void(int i, Stream)>& launch, int launches,
+                               int samples);
 
 }  // namespace kvlab::kernels::cuda
