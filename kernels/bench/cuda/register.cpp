@@ -15,6 +15,7 @@ void register_cuda() {
   register_cuda_decode();
   register_cuda_encode();
   register_cuda_append();
+  register_cuda_shapes();
 }
 
 }  // namespace kvlab::bench

@@ -113,7 +113,9 @@ int kvlab_torch_time(const char* kind, const int* sizes, int copies, int launche
     clean_up();
     return 0;
   } catch (const c10::Error& error) {
-    last_error() = error.what_without_backtrace();
+    // Advice follows on more lines.
+    const std::string text = error.what_without_backtrace();
+    last_error() = text.substr(0, text.find('\n'));
   } catch (const std::exception& error) {
     last_error() = error.what();
   }

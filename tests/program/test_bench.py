@@ -1,0 +1,83 @@
+"""kvlab_bench: names, counters and the results file (contract section 8)."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from kvlab_program import Kvlab, program_path
+
+SAMPLES = r"decode/backend:(cpu|torch_sdpa)/format:(f1|f32)/.*cache:hot/"
+
+
+def bench(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = program_path().with_name("kvlab_bench")
+    if not program.is_file():
+        pytest.skip("kvlab_bench is not built")
+    argv = [str(program), *(str(argument) for argument in arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False,
+                          env=os.environ | environment)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("bench") / "out/bench.h5"
+    done = bench(f"--benchmark_filter={SAMPLES}", "--benchmark_min_time=0.02", "--kvlab_out", file)
+    assert done.returncode == 0, done.stderr
+    return file
+
+
+def test_names_have_their_keys_in_order() -> None:
+    names = bench("--benchmark_list_tests").stdout.splitlines()
+    kernels = [name for name in names if not name.startswith("experiment/")]
+    assert kernels
+    order = r"(encode|decode|append|dequantize)/backend:\w+/format:[^/]+/batch:\d+/tokens:\d+/heads:\d+x\d+/dim:\d+(/group:\d+)?/cache:(cold|hot)(/|$)"
+    assert [name for name in kernels if not re.match(order, name)] == []
+
+
+def test_without_a_gpu_one_line_says_why() -> None:
+    done = bench("--benchmark_list_tests", CUDA_VISIBLE_DEVICES="")
+    assert "backend:cuda" not in done.stdout
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("kvlab_bench: no cuda cases: ")
+
+
+def test_the_results_file_is_whole(results: Path, kvlab: Kvlab) -> None:
+    assert "0 problems" in kvlab.ok("inspect", results, "--verify").out
+
+
+def test_rows_hold_medians_of_the_raw_samples(results: Path) -> None:
+    with h5py.File(results) as file:
+        summary = {name: data[:] for name, data in file["summary"].items()}
+        assert file.attrs["schema"] == "kvlab.results/1"
+        assert "--kvlab_out" in file.attrs["argv"]
+        methods = [method.decode() for method in summary["method"]]
+        assert set(methods) == {"f1", "f32"}
+        for row, cell in enumerate(summary["cell"]):
+            samples = file[f"cells/{cell.decode()}/samples/decode_us"][:]
+            assert samples.size >= 1 and (samples > 0).all()
+            assert summary["decode_us"][row] == pytest.approx(np.median(samples) / 1e3)
+            assert summary["bytes"][row] > 0 and summary["bytes_per_second"][row] > 0
+            assert (summary["batch"][row], summary["tokens"][row], summary["dim"][row]) == (1, 32768, 128)
+        assert summary["group"][methods.index("f1")] == 128
+        assert summary["group"][methods.index("f32")] == 0
+
+
+def test_the_table_prints_every_row(results: Path, kvlab: Kvlab) -> None:
+    text = kvlab.ok("table", results).out
+    assert "cpu f1" in text and "torch_sdpa f32" in text and "decode_us" in text
+    by_label = kvlab.ok("table", results, "--rows", "label", "--cols", "tokens", "--value", "decode_us").out
+    assert "32768" in by_label
+
+
+def test_a_file_that_is_no_results_file_stays(tmp_path: Path) -> None:
+    file = tmp_path / "notes.h5"
+    file.write_text("mine")
+    done = bench("--benchmark_filter=none", "--kvlab_out", file)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("kvlab_bench: ")
+    assert file.read_text() == "mine"
