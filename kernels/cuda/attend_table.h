@@ -37,15 +37,15 @@ constexpr Format channel_format(int dim, int group, int bits, Zero zero, Norm no
 }
 
 inline constexpr Instance kInstances[] = {
-    // F1: one group a head row.
+    // F1: groups of 128, or of all channels of a smaller head.
     {token_format(64, 64, 2, Zero::value), 4},
     {token_format(64, 64, 2, Zero::value), 8},
     {token_format(64, 64, 2, Zero::value), 16},
     {token_format(128, 128, 2, Zero::value), 4},
     {token_format(128, 128, 2, Zero::value), 8},
     {token_format(128, 128, 2, Zero::value), 16},
-    {token_format(256, 256, 2, Zero::value), 4},
-    {token_format(256, 256, 2, Zero::value), 8},
+    {token_format(256, 128, 2, Zero::value), 4},
+    {token_format(256, 128, 2, Zero::value), 8},
     // QuaRot's rounded zero.
     {token_format(64, 64, 2, Zero::offset), 4},
     {token_format(128, 128, 2, Zero::offset), 4},
