@@ -71,7 +71,7 @@ version=$(sed -n 's/^torch==//p' scripts/requirements.txt)
 cat > "$out/README.txt" <<END
 kvlab with the libraries it needs, but for PyTorch $version, for Linux on x86-64. On a machine that has it:
 
-  export LD_LIBRARY_PATH=\$(python3 -c 'import os, torch; print(os.path.join(os.path.dirname(torch.__file__), "lib"))')
+  export LD_LIBRARY_PATH=\$(python3 -c 'from importlib.util import find_spec; print(find_spec("torch").submodule_search_locations[0] + "/lib")')
   ./kvlab --version
   ./kvlab_gpu_check                                  # the CUDA kernels against the CPU's, where there is a GPU
   ./kvlab_bench --benchmark_filter=backend:cuda --kvlab_out bench.h5
