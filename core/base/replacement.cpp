@@ -18,16 +18,6 @@ fs::path folder_of(const fs::path& file) {
   return file.has_parent_path() ? file.parent_path() : fs::path(".");
 }
 
-/// The file that is meant: a symbolic link stays one, and what it leads to is replaced, or made.
-fs::path behind_links(fs::path target) {
-  constexpr int kMostLinks = 40;  // as the system follows at most
-  std::error_code error;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
-    target = folder_of(target) / fs::read_symlink(target, error);
-  }
-  return target;
-}
-
 /// Whether this is the temporary file of a replacement of `target`: ".NAME.<process>-<count>.tmp".
 bool is_leftover(const std::string& name, const std::string& target) {
   const std::string prefix = "." + target + ".";
@@ -51,6 +41,15 @@ bool sync(const fs::path& path, int flags) {
 }
 
 }  // namespace
+
+fs::path behind_links(fs::path target) {
+  constexpr int kMostLinks = 40;  // as the system follows at most
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+    target = folder_of(target) / fs::read_symlink(target, error);
+  }
+  return target;
+}
 
 Replacement::Replacement(const fs::path& target) : target_(behind_links(target)) {
   static std::atomic<int> count = 0;

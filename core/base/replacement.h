@@ -24,6 +24,9 @@ class Replacement {
   bool committed_ = false;
 };
 
+/// The file that is meant: a symbolic link stays one, and what it leads to is replaced, or made.
+std::filesystem::path behind_links(std::filesystem::path target);
+
 /// Removes what replacements of `target` left behind when their program was killed. Nobody may be
 /// writing it.
 void remove_leftovers(const std::filesystem::path& target);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <memory>
+#include <string_view>
 
 #include "base/code_version.h"
 #include "base/error.h"
@@ -28,7 +29,19 @@ bool wants_emphasis() {
   return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
 }
 
+/// A results file or capture: `--out` of the wrong file name must not cost one.
+bool holds_hdf5(const std::string& path) {
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  std::string begin(kSignature.size(), '\0');
+  std::ifstream file(path, std::ios::binary);
+  return file.read(begin.data(), static_cast<std::streamsize>(begin.size())) && begin == kSignature;
+}
+
 void write_file(const std::string& path, const std::string& text) {
+  if (holds_hdf5(path)) {
+    throw Error(fmt::format(
+        "{}: is an HDF5 file; a table does not replace it, give --out another name", path));
+  }
   make_folder_of(path);
   Replacement replacement(path);
   {

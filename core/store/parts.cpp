@@ -54,7 +54,7 @@ void append_trailer(const fs::path& path, const std::string& id, const fs::path&
 
 }  // namespace
 
-fs::path parts_folder(const fs::path& results) { return results.string() + ".parts"; }
+fs::path parts_folder(const fs::path& results) { return behind_links(results).string() + ".parts"; }
 
 void write_part(const fs::path& results, const CellResult& cell) {
   const fs::path target = parts_folder(results) / (cell.id + ".h5");

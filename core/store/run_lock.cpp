@@ -17,7 +17,8 @@ namespace kvlab::store {
 namespace fs = std::filesystem;
 namespace {
 
-fs::path lock_path(const fs::path& results) { return results.string() + ".lock"; }
+/// Beside the file itself, so that two names of one file have one lock.
+fs::path lock_path(const fs::path& results) { return behind_links(results).string() + ".lock"; }
 
 std::string host() {
   char name[256] = {};

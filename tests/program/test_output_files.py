@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -172,3 +173,20 @@ def test_a_torn_part_is_told_and_left_alone(kvlab: Kvlab) -> None:
     outcome = kvlab.ok("run", "small.yaml")
     assert states(kvlab.folder / "small.h5") == {cell: "complete"}
     assert not (parts / f"{cell}.h5").exists() or "torn" in outcome.err
+
+
+def test_a_table_does_not_replace_an_hdf5_file(kvlab: Kvlab, small: Path) -> None:
+    """A forgotten word must not cost the results."""
+    shutil.copy(small, kvlab.folder / "small.h5")
+    assert_one_sentence(kvlab.refused("table", "small.h5", "--out", "small.h5"), "small.h5", "HDF5")
+    assert (kvlab.folder / "small.h5").read_bytes() == small.read_bytes()
+
+
+def test_two_names_of_one_file_have_one_lock(kvlab: Kvlab) -> None:
+    write(kvlab.folder)
+    (kvlab.folder / "disk").mkdir()
+    (kvlab.folder / "small.h5").symlink_to("disk/real.h5")
+    lock = kvlab.folder / "disk" / "real.h5.lock"
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert_one_sentence(kvlab.refused("run", "small.yaml"), "small.h5", "another run")
