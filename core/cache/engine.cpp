@@ -48,10 +48,11 @@ class CpuEngine final : public Engine {
   }
 
   void write(void* to, const void* host, int64_t bytes) const override {
-    std::memcpy(to, host, static_cast<size_t>(bytes));
+    if (bytes > 0)
+      std::memcpy(to, host, static_cast<size_t>(bytes));  // of nothing there may be no place
   }
   void read(void* host, const void* from, int64_t bytes) const override {
-    std::memcpy(host, from, static_cast<size_t>(bytes));
+    if (bytes > 0) std::memcpy(host, from, static_cast<size_t>(bytes));
   }
 
   void write_windows(const CacheView& cache, const TokenSource& source, int step, int,
