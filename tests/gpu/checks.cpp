@@ -170,8 +170,6 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
 
   Failures failures;
   double worst = 0.0;
-  double all_error = 0.0;
-  double all_length = 0.0;
   const std::vector<std::uint8_t> gpu = output.device.download();
   const std::vector<float> gpu_sums = sums.device.download();
   for (std::size_t row = 0; row < rows; ++row) {
@@ -184,26 +182,17 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
       error += (a - b) * (a - b);
       length += a * a;
     }
-    all_error += error;
-    all_length += length;
     const double relative = std::sqrt(error / std::max(length, 1e-30));
     const float a = sums.host[row];
     const float b = gpu_sums[row];
     const bool sums_agree = a == b || std::fabs(a - b) <= 2e-3f * std::fmax(1.0f, std::fabs(a));
     if (relative > worst) worst = relative;
-    // The bar, 2e-3, is for the output as a whole. A row whose values nearly cancel is further off
-    // in proportion to what is left of it: weights are rounded to fp16 where they meet codes, not
-    // where they meet zeros.
-    if (relative <= 5e-3 && sums_agree) continue;
+    if (relative <= 2e-3 && sums_agree) continue;
     if (failures.size() < 3) {
       failures.push_back("query row " + std::to_string(row) + ": relative difference " +
                          std::to_string(relative) + ", log-sum-exp " + std::to_string(b) +
                          ", on the CPU " + std::to_string(a));
     }
-  }
-  const double whole = std::sqrt(all_error / std::max(all_length, 1e-30));
-  if (!(whole <= 2e-3)) {
-    failures.push_back("all rows: relative difference " + std::to_string(whole));
   }
   note += std::string(plan.instance >= 0 ? "tuned" : "run-time") + " kernel, " +
           std::to_string(plan.splits) + " splits, worst " + std::to_string(worst);
