@@ -18,8 +18,6 @@ from kvlab_results import Refused, read
 from kvplot import kinds
 from kvplot.choice import Choice, known
 
-_SUFFIXES = ("png", "svg", "pdf")
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0: done; 2: the command or the file is wrong, and nothing was written."""
@@ -56,8 +54,7 @@ def _picture(arguments: list[str]) -> int:
 
     known(asked.kind, list(kinds.ALL), "there is no kind")
     out = asked.out or Path(f"{asked.kind}.png")
-    if out.suffix[1:] not in _SUFFIXES:
-        raise Refused(f"{out}: expected a name that ends in .png, .svg or .pdf")
+    _check(out, ".png", ".svg", ".pdf")
     for condition in asked.where:
         if "=" not in condition:
             raise Refused(f"--where {condition}: expected COLUMN=VALUE")
@@ -77,8 +74,7 @@ def _report(arguments: list[str]) -> int:
     parser.add_argument("file", metavar="FILE.h5", help="a kvlab.results file")
     parser.add_argument("--out", metavar="F", type=Path, default=Path("report.html"), help="by default report.html")
     asked = parser.parse_args(arguments)
-    if asked.out.suffix != ".html":
-        raise Refused(f"{asked.out}: expected a name that ends in .html")
+    _check(asked.out, ".html")
 
     from kvplot.report.page import page
     text, missing = page(read(asked.file), asked.file)
@@ -87,6 +83,13 @@ def _report(arguments: list[str]) -> int:
     for sentence in missing:
         print(f"  not in it: {sentence}")
     return 0
+
+
+def _check(out: Path, *suffixes: str) -> None:
+    if out.suffix not in suffixes:
+        raise Refused(f"{out}: expected a name that ends in {' or '.join(filter(None, (', '.join(suffixes[:-1]), suffixes[-1])))}")
+    if not out.parent.is_dir():
+        raise Refused(f"{out}: there is no folder {out.parent}")
 
 
 def _write(out: Path, content: bytes) -> None:

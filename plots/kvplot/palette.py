@@ -5,11 +5,11 @@ grey for black, so that all seven are visible on light and dark ground. Maps use
 for this (Nuñez, Anderton and Renslow, 2018).
 """
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#757575")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 # Names of markers in matplotlib and plotly.
 MARKERS = (("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("D", "diamond"), ("v", "triangle-down"),
            ("P", "cross"), ("X", "x"))
-NEUTRAL = "#757575"
+NEUTRAL = "#666666"
 MAP = "cividis"
 
 

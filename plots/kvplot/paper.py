@@ -18,7 +18,6 @@ from kvplot import palette
 from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series
 
 WIDTHS = {"column": 3.35, "text": 7.0}  # inches, of one column and of both
-SUFFIXES = ("png", "svg", "pdf")
 
 # Fonts come inside matplotlib, so that every machine draws the same; STIX goes with the papers' Times.
 _STYLE = {
@@ -44,7 +43,7 @@ def draw(figure: Figure, suffix: str, width: str = "column") -> bytes:
 
 
 def _canvas(figure: Figure, width: float) -> Canvas:
-    columns = min(figure.columns, len(figure.panels)) if width > 5 else min(figure.columns, len(figure.panels), 2)
+    columns = _columns(figure, width > 5)
     lines = math.ceil(len(figure.panels) / columns)
     names = _legend(figure)
     beside = width > 5 and len(names) > 8 and columns == 1
@@ -65,7 +64,7 @@ def _canvas(figure: Figure, width: float) -> Canvas:
             panel_axes.set_axis_off()
     if norm is not None:
         scale = mpl.cm.ScalarMappable(norm, palette.MAP)
-        bar = canvas.colorbar(scale, ax=axes, label=figure.colour.label, aspect=30, pad=0.02)
+        bar = canvas.colorbar(scale, ax=axes, label=_math(figure.colour.label), aspect=30, pad=0.02)
         bar.outline.set_linewidth(0.4)
         if figure.colour.log:
             _plain_numbers(bar.ax.yaxis, norm.vmin, norm.vmax)
@@ -75,13 +74,25 @@ def _canvas(figure: Figure, width: float) -> Canvas:
     return canvas
 
 
+def _columns(figure: Figure, wide: bool) -> int:
+    """Panels side by side; four stand in one line or in a square, not as three and one."""
+    count = len(figure.panels)
+    if count == 4 and figure.columns > 1:
+        return 4 if wide else 2
+    return min(figure.columns if wide else min(figure.columns, 2), count)
+
+
 def _label(axes: Axes, figure: Figure, place: int, columns: int, height: float) -> None:
     """What all panels share stands at the left and at the lowest ones only."""
     panel = figure.panels[place]
     if place + columns >= len(figure.panels) or len({other.x.label for other in figure.panels}) > 1:
-        axes.set_xlabel(panel.x.label)
+        axes.set_xlabel(_math(panel.x.label))
     if place % columns == 0 or len({other.y.label for other in figure.panels}) > 1:
-        axes.set_ylabel("\n".join(textwrap.wrap(panel.y.label, int(height * 15))))
+        axes.set_ylabel(_math("\n".join(textwrap.wrap(panel.y.label, int(height * 15)))))
+
+
+def _math(label: str) -> str:
+    return label.replace("W_O", "$W_O$")
 
 
 def _panel(axes: Axes, panel: Panel, norm: Normalize | None, width: float) -> None:

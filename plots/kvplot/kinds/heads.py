@@ -19,7 +19,8 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     heads = results.by_head(value)
     heads = heads[heads["cell"].isin(found["cell"])]
     if heads.empty:
-        raise Refused(f"{results.path}: {value} has one number a layer, not one a head; by head are {', '.join(BY_HEAD)} …")
+        raise Refused(f"{results.path}: no cell holds {value} by head; measure: [attention] makes {', '.join(BY_HEAD[:2])}, "
+                      f"[error] {BY_HEAD[2]}")
     heads = heads[heads["value"] > 0]
     labels, left_out = ch.at_most([label for label in ch.in_order(found) if label in set(heads["label"])])
     heads = heads[heads["label"].isin(labels)]

@@ -179,8 +179,10 @@ class Table {
     if (!line || !line.hasAttribute("tabindex")) return;
     const to = { ArrowDown: line.nextElementSibling, ArrowUp: line.previousElementSibling }[event.key];
     if (to) to.focus();
-    if (event.key === "Enter" || event.key === " ") this.open(line);
-    if (to || event.key === " ") event.preventDefault();
+    const opens = event.key === "Enter" || event.key === " ";
+    // Else the same press of Enter would go on to the button that has the focus then, and close the dialog.
+    if (to || opens) event.preventDefault();
+    if (opens) this.open(line);
   }
 
   open(line) {
