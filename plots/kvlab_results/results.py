@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -130,11 +130,15 @@ class Results:
         quantized; k_se_channels, v_se_channels [B, Hkv, blocks of 32 tokens, d]; position [P]; out_se, out_ss
         [B, Hq, P].
         """
-        def arrays(file: h5py.File) -> dict[str, np.ndarray]:
-            found = self._cell(file, cell)
-            return {name: data[()] for name, data in found[group].items()} if group in found else {}
+        return self.arrays_of([cell], group)[cell]
 
-        return self._open(arrays)
+    def arrays_of(self, cells: Iterable[str], group: str, names: Collection[str] | None = None) -> dict[str, dict[str, np.ndarray]]:
+        """`arrays` of many cells, read at once; of those of `names` alone where given."""
+        def arrays(file: h5py.File, cell: str) -> dict[str, np.ndarray]:
+            stored = self._cell(file, cell).get(group, {})
+            return {name: stored[name][()] for name in stored if names is None or name in names}
+
+        return self._open(lambda file: {cell: arrays(file, cell) for cell in cells})
 
     def _cell(self, file: h5py.File, cell: str) -> h5py.Group:
         if cell not in file["cells"]:

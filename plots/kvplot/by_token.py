@@ -20,8 +20,11 @@ class Cell:
     arrays: dict[str, np.ndarray]
 
 
-def cells(results: Results, choice: ch.Choice, kind: str, array: str) -> tuple[list[Cell], str]:
-    """The cells that hold an array, in the file's order, of one sweep point; and a sentence that says which point."""
+def cells(results: Results, choice: ch.Choice, kind: str, array: str, *beside: str) -> tuple[list[Cell], str]:
+    """The cells that hold an array, in the file's order, of one sweep point; and a sentence that says which point.
+
+    `beside` are arrays that the cells bring along.
+    """
     found = ch.rows(results, choice).drop_duplicates("cell").sort_values("row")
     point = []
     for axis in results.axes:
@@ -29,7 +32,8 @@ def cells(results: Results, choice: ch.Choice, kind: str, array: str) -> tuple[l
             first = found[axis].iloc[0]
             found = found[found[axis] == first]
             point.append(f"{axis} {first}, the first of {count}, --where chooses")
-    made = [Cell(row.label, row.dataset, row.layer, results.arrays(row.cell, "tokens")) for row in found.itertuples()]
+    arrays = results.arrays_of(found["cell"], "tokens", {array, *beside})
+    made = [Cell(row.label, row.dataset, row.layer, arrays[row.cell]) for row in found.itertuples()]
     if not any(cell.arrays for cell in made):
         raise Refused(f"{results.path} holds no arrays by token, which {kind} draws: `measure: [tokens]` makes them, "
                       "as experiments/token_errors.yaml does")

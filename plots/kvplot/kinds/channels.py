@@ -17,7 +17,7 @@ BLOCK = 32  # tokens of a row of k_se_channels
 
 def figure(results: Results, choice: ch.Choice) -> Figure:
     array = f"{choice.side[0]}_se_channels"
-    cells, point = by_token.cells(results, choice, KIND, array)
+    cells, point = by_token.cells(results, choice, KIND, array, f"{choice.side[0]}_se")
     cells, where = by_token.one_layer(cells)
     labels, left_out = ch.at_most(by_token.labels(cells))
     panels = []

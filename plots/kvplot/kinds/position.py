@@ -15,7 +15,7 @@ NEEDS = by_token.NEEDS
 
 
 def figure(results: Results, choice: ch.Choice) -> Figure:
-    cells, point = by_token.cells(results, choice, KIND, "out_se")
+    cells, point = by_token.cells(results, choice, KIND, "out_se", "out_ss", "position")
     cells = [cell for cell in cells if "position" in cell.arrays and cell.arrays["out_se"].any()]
     if not cells:
         raise Refused(f"{results.path} holds no positions of probes with an error: run the experiment once more by "

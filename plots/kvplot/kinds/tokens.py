@@ -19,7 +19,7 @@ MOST = 128  # columns; longer samples are averaged over stretches of tokens
 
 def figure(results: Results, choice: ch.Choice) -> Figure:
     side = choice.side[0]
-    cells, point = by_token.cells(results, choice, KIND, f"{side}_se")
+    cells, point = by_token.cells(results, choice, KIND, f"{side}_se", f"{side}_norm")
     cells = [cell for cell in cells if cell.dataset == cells[0].dataset]
     labels, left_out = ch.at_most(by_token.labels(cells))
     count = cells[0].arrays[f"{side}_se"].shape[-1]
