@@ -132,7 +132,8 @@ class Results:
         """
         return self.arrays_of([cell], group)[cell]
 
-    def arrays_of(self, cells: Iterable[str], group: str, names: Collection[str] | None = None) -> dict[str, dict[str, np.ndarray]]:
+    def arrays_of(self, cells: Iterable[str], group: str,
+                  names: Collection[str] | None = None) -> dict[str, dict[str, np.ndarray]]:
         """`arrays` of many cells, read at once; of those of `names` alone where given."""
         def arrays(file: h5py.File, cell: str) -> dict[str, np.ndarray]:
             stored = self._cell(file, cell).get(group, {})

@@ -6,12 +6,14 @@ import difflib
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pandas as pd
 from kvlab_results import Refused, Results
 
 ERRORS = ("wo_rel", "out_rel", "attn_kl", "k_nmse")  # the default error: the first that was measured
 MOST_PANELS = 6
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,10 @@ def in_order(found: pd.DataFrame) -> list[str]:
     return list(found.sort_values("row")["label"].unique())
 
 
-def at_most(labels: list[str], what: str = "labels") -> tuple[list[str], str]:
-    """The first labels that have room for a panel each, and a sentence about the rest."""
-    shown = labels[:MOST_PANELS]
-    return shown, f"{len(shown)} of {len(labels)} {what}, --only names others" if len(shown) < len(labels) else ""
+def at_most(panels: list[T], what: str = "labels", option: str = "--only") -> tuple[list[T], str]:
+    """The first ones that have room for a panel each, and a sentence about the rest."""
+    shown = panels[:MOST_PANELS]
+    return shown, f"{len(shown)} of {len(panels)} {what}, {option} chooses" if len(shown) < len(panels) else ""
 
 
 def pooled(found: pd.DataFrame) -> str:

@@ -87,7 +87,7 @@ def _report(arguments: list[str]) -> int:
 
 def _check(out: Path, *suffixes: str) -> None:
     if out.suffix not in suffixes:
-        raise Refused(f"{out}: expected a name that ends in {' or '.join(filter(None, (', '.join(suffixes[:-1]), suffixes[-1])))}")
+        raise Refused(f"{out}: expected a name that ends in {' or '.join(suffixes)}")
     if not out.parent.is_dir():
         raise Refused(f"{out}: there is no folder {out.parent}")
 

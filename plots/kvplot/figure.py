@@ -68,3 +68,8 @@ class Figure:
     columns: int = 1  # panels side by side
     height: float = 0.72  # of a panel, over its width
     colour: Axis = field(default_factory=lambda: Axis(""))  # of maps
+
+
+def short(number: float) -> str:
+    """1024 as 1K, 131072 as 128K."""
+    return f"{number / 1024:g}K" if number >= 1024 and number % 1024 == 0 else f"{number:g}"

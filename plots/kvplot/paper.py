@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from kvplot import palette
-from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series
+from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
 
 WIDTHS = {"column": 3.35, "text": 7.0}  # inches, of one column and of both
 
@@ -193,8 +193,3 @@ def plain(number: float) -> str:
         if number >= 10 * size or (size == 1e6 and number >= size):
             return f"{number / size:g}{sign}"
     return f"{number:g}"
-
-
-def short(number: float) -> str:
-    """1024 as 1K, 131072 as 128K."""
-    return f"{number / 1024:g}K" if number >= 1024 and number % 1024 == 0 else f"{number:g}"

@@ -24,8 +24,9 @@ def times(results: Results, choice: ch.Choice, axis: str, made_by: str) -> tuple
     return value, found
 
 
-def panels(results: Results, found: pd.DataFrame, axis: str, most: int = ch.MOST_PANELS) -> tuple[list[tuple[str, pd.DataFrame]], str]:
-    """Rows by what else the file varies, each with a title; those with one place on `axis` have no line and are left out."""
+def panels(results: Results, found: pd.DataFrame, axis: str,
+           most: int = ch.MOST_PANELS) -> tuple[list[tuple[str, pd.DataFrame]], str]:
+    """Rows by what else the file varies, each with a title; what has one place on `axis` makes no line and is left out."""
     others = [name for name in results.axes if name not in (axis, "group") and found[name].nunique() > 1]
     groups = [(_title(others, key), rows) for key, rows in found.groupby(others, sort=True)] if others else [("", found)]
     lines = [(title, rows) for title, rows in groups if rows.groupby("label")[axis].nunique().max() > 1]

@@ -59,7 +59,7 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def browser() -> Iterator[chromium.Browser]:
     path = chromium.program()
     if path is None:
-        pytest.skip("there is no Chromium: bash scripts/setup.sh --dev installs one where Debian has it, KVLAB_CHROMIUM names one")
+        pytest.skip("there is no Chromium: bash scripts/setup.sh --dev installs one on Debian, KVLAB_CHROMIUM names another")
     made = chromium.Browser(path)
     yield made
     made.close()

@@ -14,17 +14,18 @@ from conftest import REPOSITORY
 from kvlab_results import Refused, Results
 from kvplot import cli, kinds, palette, paper
 from kvplot.choice import Choice
-from kvplot.figure import Heat, Series
+from kvplot.figure import Figure, Heat, Series
 
 # Kind to the fixture that has what it needs.
-FILES = {kind: "swept" for kind in kinds.ALL} | {kind: "timed" for kind in ("pareto_time", "latency", "batch")}
+FILES = dict.fromkeys(kinds.ALL, "swept") | dict.fromkeys(("pareto_time", "latency", "batch"), "timed")
+DEFAULT = Choice()
 
 
-def draw(request: pytest.FixtureRequest, kind: str, choice: Choice = Choice()):
+def draw(request: pytest.FixtureRequest, kind: str, choice: Choice = DEFAULT) -> Figure:
     return kinds.ALL[kind].figure(request.getfixturevalue(FILES[kind]), choice)
 
 
-def series(figure, panel: int = 0) -> dict[str, Series]:
+def series(figure: Figure, panel: int = 0) -> dict[str, Series]:
     return {mark.name: mark for mark in figure.panels[panel].marks if isinstance(mark, Series)}
 
 
@@ -48,7 +49,8 @@ def test_what_a_file_lacks_is_said(plain: Results, kind: str, tmp_path: Path, ca
 def test_other_processes_draw_the_same_bytes(swept: Results, tmp_path: Path) -> None:
     script = ("import sys; from kvplot import cli\n"
               "for kind in ('pareto', 'channels'):\n"
-              "    for suffix in ('png', 'svg', 'pdf'): cli.main([sys.argv[1], '--kind', kind, '--out', f'{sys.argv[2]}/{kind}.{suffix}'])")
+              "    for suffix in ('png', 'svg', 'pdf'):\n"
+              "        cli.main([sys.argv[1], '--kind', kind, '--out', f'{sys.argv[2]}/{kind}.{suffix}'])")
     for seed in ("1", "2"):
         (tmp_path / seed).mkdir()
         subprocess.run([sys.executable, "-c", script, swept.path, tmp_path / seed], check=True, capture_output=True,
@@ -143,7 +145,7 @@ def test_position_and_cumulative_share(request: pytest.FixtureRequest, swept: Re
 def test_latency_and_its_roofline(request: pytest.FixtureRequest, timed: Results) -> None:
     choice = Choice(where=(("batch", "1"),), bandwidth=2e9)
     drawn = series(draw(request, "latency", choice))
-    row = timed.complete[(timed.complete["label"] == "kivi") & (timed.complete["tokens"] == 512) & (timed.complete["batch"] == 1)].iloc[0]
+    row = timed.complete.set_index(["label", "tokens", "batch"]).loc[("kivi", 512, 1)]
     assert drawn["kivi"].y[1] == row["decode_us"]
     held = sum(row[f"bytes_{part}"] for part in ("codes", "params", "scales", "centers", "window", "padding"))
     assert drawn["kivi at the read bandwidth"].y[1] == pytest.approx(held / 2e9 * 1e6)
@@ -154,10 +156,10 @@ def test_latency_and_its_roofline(request: pytest.FixtureRequest, timed: Results
 def test_the_benchmarks_own_bandwidth_makes_the_roofline() -> None:
     from kvlab_results import read
     results = read(REPOSITORY / "results/h200/decode.h5")
-    figure = kinds.ALL["latency"].figure(results, Choice(where=(("batch", "1"), ("cache", "cold"), ("case", ""), ("rotation", ""))))
-    line = series(figure)["cuda f1 at the read bandwidth"]
-    row = results.complete[(results.complete["label"] == "cuda f1") & (results.complete["tokens"] == 131072) & (results.complete["batch"] == 1)
-                           & (results.complete["cache"] == "cold") & (results.complete["case"] == "") & (results.complete["rotation"] == "")].iloc[0]
+    where = (("batch", "1"), ("cache", "cold"), ("case", ""), ("rotation", ""))
+    line = series(kinds.ALL["latency"].figure(results, Choice(where=where)))["cuda f1 at the read bandwidth"]
+    keys = ["label", "tokens", "batch", "cache", "case", "rotation"]
+    row = results.complete.set_index(keys).loc[("cuda f1", 131072, 1, "cold", "", "")]
     # Its share of the read bandwidth is the roofline's time over its own.
     assert line.y[-1] / row["decode_us"] == pytest.approx(row["of_read"], rel=1e-3)
 
@@ -177,7 +179,7 @@ def test_batch_counts_tokens_a_second(request: pytest.FixtureRequest, timed: Res
     (["--kind", "pareto", "--where", "group"], "--where group: expected COLUMN=VALUE"),
     (["--kind", "pareto", "--where", "group=7"], "no complete row is left by group=7"),
     (["--kind", "heads", "--value", "wo_rel"], "no cell holds wo_rel by head"),
-    (["--kind", "pareto", "--out", "x.jpg"], "x.jpg: expected a name that ends in .png, .svg or .pdf"),
+    (["--kind", "pareto", "--out", "x.jpg"], "x.jpg: expected a name that ends in .png or .svg or .pdf"),
 ])
 def test_mistakes_are_named(swept: Results, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str],
                             tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +199,10 @@ def test_the_printed_command_draws_the_same(swept: Results, tmp_path: Path, monk
 
 def _seen(colour: str, without: str) -> np.ndarray:
     """An sRGB colour as eyes without one kind of cone see it: Machado, Oliveira and Fernandes (2009), severity 1."""
-    matrix = {"red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-              "green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]}[without]
+    matrix = {
+        "red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        "green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    }[without]
     linear = np.array([int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]) ** 2.2
     return np.clip(np.array(matrix) @ linear, 0, 1) ** (1 / 2.2)
 

@@ -44,8 +44,18 @@ def column(browser: Browser, name: str, place: int) -> list[str]:
 
 def filtered(browser: Browser, name: str, text: str) -> int:
     """Types a filter; the number of rows that are left."""
-    return browser.run(f"(() => {{ const input = {table(name)}.querySelector('input[type=search]'); input.value = {json.dumps(text)};"
-                       f" input.dispatchEvent(new Event('input')); return {table(name)}.querySelectorAll('tbody tr').length; }})()")
+    browser.run(f"{{ const input = {table(name)}.querySelector('input[type=search]'); input.value = {json.dumps(text)};"
+                " input.dispatchEvent(new Event('input')); }")
+    return browser.run(f"{table(name)}.querySelectorAll('tbody tr').length")
+
+
+def place_of(browser: Browser, name: str, label: str) -> int:
+    """Where a column stands among those shown."""
+    return browser.run(f"[...{table(name)}.querySelectorAll('thead button')].findIndex(b => b.dataset.column === '{label}')")
+
+
+def show_all(browser: Browser, name: str) -> None:
+    browser.run(f"{table(name)}.querySelectorAll('details.columns input:not(:checked)').forEach(box => box.click())")
 
 
 def test_the_page_is_one_file_with_a_small_script(report: Path) -> None:
@@ -79,8 +89,7 @@ def _is_ordered(texts: list[str]) -> bool:
 
 def test_every_table_sorts_by_every_column(opened: Browser) -> None:
     for name in TABLES:
-        # All columns, hidden ones too.
-        opened.run(f"{table(name)}.querySelectorAll('details.columns input:not(:checked)').forEach(box => box.click())")
+        show_all(opened, name)
         columns = opened.run(f"[...{table(name)}.querySelectorAll('thead button')].map(button => button.dataset.column)")
         assert columns
         for place, label in enumerate(columns):
@@ -112,9 +121,14 @@ def test_numbers_are_those_of_the_file(opened: Browser, swept: Results) -> None:
     mean = swept.complete[(swept.complete["label"] == "kivi") & (swept.complete["group"] == 32)
                           & (swept.complete["window.recent"] == 96)]["wo_rel"].mean()
     filtered(opened, "labels", "label=kivi group=32 window.recent=96")
-    place = opened.run(f"[...{table('labels')}.querySelectorAll('thead button')].findIndex(b => b.dataset.column === 'wo_rel')")
-    (text,) = column(opened, "labels", place)
+    (text,) = column(opened, "labels", place_of(opened, "labels", "wo_rel"))
     assert float(text) == pytest.approx(mean, rel=1e-3)
+    # Bytes are counts, and shown as such.
+    show_all(opened, "rows")
+    filtered(opened, "rows", "label=kivi")
+    expected = swept.summary[swept.summary["label"] == "kivi"]["bytes_window"]
+    shown = column(opened, "rows", place_of(opened, "rows", "bytes_window"))
+    assert shown == ["–" if np.isnan(value) else f"{value:.0f}" for value in expected]
 
 
 def test_a_row_opens_its_cell_and_the_keyboard_suffices(opened: Browser, swept: Results) -> None:

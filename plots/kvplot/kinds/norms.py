@@ -20,7 +20,7 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     # They are of the capture, so that any label's cell has them.
     cells, point = by_token.cells(results, choice, KIND, array)
     first_of = {(cell.dataset, cell.layer): cell for cell in reversed(cells)}
-    shown, left_out = ch.at_most([key for key in dict.fromkeys((c.dataset, c.layer) for c in cells)], "samples")
+    shown, left_out = ch.at_most(list(dict.fromkeys((c.dataset, c.layer) for c in cells)), "samples", "--where")
     panels = []
     for dataset, layer in shown:
         norms = first_of[dataset, layer].arrays[array][..., :TOKENS]  # [B, Hkv, n]

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from kvplot import palette
-from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series
+from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
+from kvplot.report.numbers import rounded
 
 PANEL = 340  # pixels, the least height of a panel
 _DASHES = {"solid": "solid", "dashed": "dash", "steps": "solid", "none": "solid"}
@@ -59,7 +60,8 @@ def _trace(mark: Series | Heat | Boxes, log: bool) -> dict[str, Any]:
                 "marker": {"color": palette.COLOURS[0]}, "line": {"width": 1}, "showlegend": False, "name": ""}
     colour = palette.colour(mark.style)
     mode = "+".join(word for word, wanted in (("lines", mark.line != "none"), ("markers", mark.markers)) if wanted)
-    trace = {"type": "scatter", "name": mark.name, "x": _numbers(mark.x), "y": _numbers(mark.y), "mode": mode,
+    trace = {"type": "scatter", "name": mark.name, "mode": mode,
+             "x": _numbers(mark.x) or [None], "y": _numbers(mark.y) or [None],  # without a place there is no legend
              "line": {"color": colour, "width": 1.5, "dash": _DASHES[mark.line],
                       "shape": "hv" if mark.line == "steps" else "linear"},
              "marker": {"color": colour, "symbol": palette.marker(mark.style)[1], "size": 8}}
@@ -77,7 +79,7 @@ def _axis(axis: Axis, panel: Panel) -> dict[str, Any]:
     if axis.log:
         found |= {"type": "log", "dtick": "D2", "tickformat": "~g"}
     if axis.ticks is not None:
-        found |= {"tickmode": "array", "tickvals": _numbers(axis.ticks), "ticktext": [f"{tick:g}" for tick in axis.ticks]}
+        found |= {"tickmode": "array", "tickvals": _numbers(axis.ticks), "ticktext": [short(tick) for tick in axis.ticks]}
     return found
 
 
@@ -94,8 +96,8 @@ def _colours(figure: Figure) -> dict[str, Any]:
 
 
 def _numbers(values: Any) -> list[Any]:
-    """Plain numbers of four digits, as more only make the page larger; null where there is none."""
+    """Plain numbers, null where there is none."""
     array = np.asarray(values, dtype=float)
     if array.ndim > 1:
         return [_numbers(row) for row in array]
-    return [float(f"{value:.5g}") if math.isfinite(value) else None for value in array]
+    return [rounded(value) if math.isfinite(value) else None for value in array.tolist()]

@@ -28,7 +28,8 @@ function shown(value) {
 }
 
 function tex(text) {
-  const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "–": "--", "µ": "$\\mu$" };
+  const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "–": "--",
+    "µ": "$\\mu$" };
   return text.replace(/[\\~^–µ]|[&%$#_{}]/g, (sign) => special[sign] ?? "\\" + sign);
 }
 
@@ -106,8 +107,8 @@ class Table {
 
   build() {
     const { name, title, note, columns } = this.data;
-    this.filter = element("input", { type: "search", placeholder: "filter: kivi layer=10 wo_rel<0.2", "aria-label": `Filter ${title}`,
-      oninput: () => { this.page = 0; this.refresh(); } });
+    this.filter = element("input", { type: "search", placeholder: "filter: kivi layer=10 wo_rel<0.2",
+      "aria-label": `Filter ${title}`, oninput: () => { this.page = 0; this.refresh(); } });
     this.count = element("span", { class: "pages", role: "status" });
     this.back = element("button", { type: "button", onclick: () => this.turn(-1) }, "‹ Previous");
     this.on = element("button", { type: "button", onclick: () => this.turn(1) }, "Next ›");
@@ -119,7 +120,8 @@ class Table {
       element("div", { class: "tools" }, this.filter,
         element("button", { type: "button", class: "latex", onclick: () => copy(this.latex(), "LaTeX") }, "Copy LaTeX"),
         this.back, this.on, this.count),
-      columns.every((column) => column.shown) ? null : element("details", { class: "columns" }, element("summary", {}, "Columns"), ...choices),
+      columns.every((column) => column.shown) ? null
+        : element("details", { class: "columns" }, element("summary", {}, "Columns"), ...choices),
       element("div", { class: "scroll", tabindex: "-1" }, element("table", {}, element("thead", {}, this.head), this.body))));
   }
 
@@ -152,7 +154,8 @@ class Table {
     this.back.disabled = this.page === 0;
     this.on.disabled = this.page === pages - 1;
     this.back.hidden = this.on.hidden = this.all.length <= PAGE;
-    const of = this.rows.length === this.all.length ? `${this.all.length} rows` : `${this.rows.length} of ${this.all.length} rows`;
+    const all = `${this.all.length} rows`;
+    const of = this.rows.length === this.all.length ? all : `${this.rows.length} of ${all}`;
     this.count.textContent = pages > 1 ? `${of}, page ${this.page + 1} of ${pages}` : of;
     const opens = this.data.name === "rows";
     this.body.replaceChildren(...this.rows.slice(this.page * PAGE, (this.page + 1) * PAGE).map((row, place) =>
@@ -219,10 +222,12 @@ function openCell(columns, row) {
     }
   }
   const remarks = [of.reason, ...String(of.warnings ?? "").split("\n")].filter(Boolean).map((text) => element("li", {}, text));
-  document.getElementById("cell-body").replaceChildren(remarks.length ? element("ul", { id: "cell-remarks" }, ...remarks) : "", list,
+  document.getElementById("cell-body").replaceChildren(
+    remarks.length ? element("ul", { id: "cell-remarks" }, ...remarks) : "", list,
     element("pre", { id: "cell-config", tabindex: "0" }, JSON.stringify(configOf(of.cell), null, 2)));
   dialog.showModal();
   document.getElementById("cell-close").focus();
+  dialog.scrollTop = 0;
 }
 
 document.getElementById("cell-close").addEventListener("click", () => document.getElementById("cell").close());
@@ -232,8 +237,8 @@ document.querySelector("[data-copy=cell-config]").addEventListener("click", () =
 // ---- Pictures ----
 
 const plots = report.pictures.map((picture, place) => {
-  const plot = element("div", { class: "plot", id: `plot-${place}`, role: "img", "aria-label": `${picture.title}. ${picture.caption}`,
-    style: `height:${picture.layout.height}px` });
+  const plot = element("div", { class: "plot", id: `plot-${place}`, role: "figure",
+    "aria-label": `${picture.title}. ${picture.caption}`, style: `height:${picture.layout.height}px` });
   return { picture, plot, drawn: false };
 });
 
@@ -245,7 +250,8 @@ function showPictures() {
         onclick: () => copy(picture.command, "command") }, "Copy command"), element("code", {}, picture.command)));
   }
   if (report.missing.length) {
-    section.append(element("p", {}, "This file has no data for:"), element("ul", { id: "missing" }, ...report.missing.map((text) => element("li", {}, text))));
+    section.append(element("p", {}, "This file has no data for:"),
+      element("ul", { id: "missing" }, ...report.missing.map((text) => element("li", {}, text))));
   }
   main.append(section);
 }
@@ -253,8 +259,8 @@ function showPictures() {
 // The page's colours, for plotly.
 function themed(layout) {
   const of = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const themedLayout = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: of("--text"), size: 13 },
-    hoverlabel: { bgcolor: of("--raised"), font: { color: of("--text") } } };
+  const themedLayout = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: of("--text"), size: 13 }, hoverlabel: { bgcolor: of("--raised"), font: { color: of("--text") } } };
   for (const name of Object.keys(layout).filter((key) => /^[xy]axis/.test(key))) {
     themedLayout[name] = { ...layout[name], gridcolor: of("--line"), linecolor: of("--line"), zeroline: false };
   }

@@ -10,6 +10,7 @@ import pandas as pd
 from kvlab_results import Results
 
 from kvplot import choice as ch
+from kvplot.report.numbers import rounded
 
 # Shown at first; the other columns are a click away.
 FIRST = ("bits_per_element", "bits_at_32k", "bits_at_128k", "wo_rel", "attn_kl", "out_rel", "k_nmse", "v_nmse", "decode_us",
@@ -84,9 +85,9 @@ def _table(name: str, title: str, note: str, frame: pd.DataFrame, results: Resul
 
 
 def _value(value: Any) -> Any:
-    """As JSON has it: five digits of a number, null for NaN, and infinity as a text."""
-    if isinstance(value, float):
-        if math.isnan(value):
-            return None
-        return float(f"{value:.5g}") if math.isfinite(value) else "inf"
-    return value
+    """As JSON has it: null for NaN, infinity as a text."""
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return None if math.isnan(value) else "inf"
+    return rounded(value)
