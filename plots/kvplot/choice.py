@@ -11,7 +11,7 @@ from typing import TypeVar
 import pandas as pd
 from kvlab_results import Refused, Results
 
-ERRORS = ("wo_rel", "out_rel", "attn_kl", "k_nmse")  # the default error: the first that was measured
+ERRORS = ("wo_rel", "out_rel", "attn_kl", "k_nmse", "next_kl")  # the default error: the first that was measured
 MOST_PANELS = 6
 T = TypeVar("T")
 
@@ -90,9 +90,10 @@ def at_most(panels: list[T], what: str = "labels", option: str = "--only") -> tu
     return shown, f"{len(shown)} of {len(panels)} {what}, {option} chooses" if len(shown) < len(panels) else ""
 
 
-def pooled(found: pd.DataFrame) -> str:
-    """"mean over 2 datasets, 12 layers": what the rows of one label differ in, beside the sweep."""
-    parts = [f"{found[name].nunique()} {name}s" for name in ("dataset", "layer", "seed") if found[name].nunique() > 1]
+def pooled(found: pd.DataFrame, axes: Sequence[str] = ()) -> str:
+    """"mean over 2 datasets, 12 layers": what the rows of one label differ in, `axes` of the sweep among it."""
+    names = {name: f"{name}s" for name in ("dataset", "layer", "seed", "backend")} | {axis: f"values of {axis}" for axis in axes}
+    parts = [f"{found[name].nunique()} {words}" for name, words in names.items() if found[name].nunique() > 1]
     return f"mean over {', '.join(parts)}" if parts else ""
 
 

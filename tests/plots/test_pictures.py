@@ -100,6 +100,8 @@ def test_heads_are_layers_by_heads(request: pytest.FixtureRequest, swept: Result
     cells = swept.complete[swept.complete["label"] == "kivi"]["cell"].unique()
     expected = np.mean([swept.arrays(cell, "metrics")["out_rel"] for cell in cells], axis=0)
     np.testing.assert_allclose(panel.marks[0].z, [expected], rtol=1e-12)
+    caption = draw(request, "heads", Choice(only=("kivi",))).caption
+    assert caption == "mean over 2 seeds, 2 values of group, 2 values of window.recent"
 
 
 def _first_cell(results: Results, label: str) -> dict[str, np.ndarray]:

@@ -31,6 +31,6 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
                     [Heat([str(h) for h in places], [str(n) for n in layers],
                           means.loc[label].reindex(index=layers, columns=places).to_numpy())], label)
               for label in labels]
-    others = found.drop(columns="layer").assign(layer=0)
-    return Figure(KIND, TITLE, panels, ch.sentence(ch.pooled(others), left_out), columns=3, height=0.9,
+    pooled = ch.pooled(found.assign(layer=0), results.axes)
+    return Figure(KIND, TITLE, panels, ch.sentence(pooled, left_out), columns=3, height=0.9,
                   colour=Axis(ch.name_of(value, results), log=True))

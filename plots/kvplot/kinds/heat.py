@@ -17,18 +17,18 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     columns, rows = "group", choice.x or "window.recent"
     for axis in (columns, rows):
         if axis not in results.axes:
-            raise Refused(f"{results.path}: no sweep varies {axis}, which heat draws; "
-                          f"experiments/sweeps/group_window.yaml does" if not choice.x else
-                          f"{results.path}: no sweep varies {axis}; swept are {', '.join(results.axes) or 'none'}")
+            raise Refused(f"{results.path}: no sweep varies {axis}, which {KIND} draws (swept: {', '.join(results.axes) or 'nothing'}); "
+                          "experiments/sweeps/group_window.yaml varies group and window.recent")
     found = ch.rows(results, choice)
     found = found[found[value] > 0]
     labels, left_out = ch.at_most(ch.in_order(found))
     found = found[found["label"].isin(labels)]
     across, down = sorted(found[columns].unique()), sorted(found[rows].unique(), reverse=True)
     means = found.groupby(["label", rows, columns])[value].mean().unstack(columns)
+    others = [axis for axis in results.axes if axis not in (columns, rows)]
     panels = [Panel(Axis(f"group size ({columns})"), Axis(rows),
                     [Heat([f"{g:g}" for g in across], [f"{r:g}" for r in down],
                           means.loc[label].reindex(index=down, columns=across).to_numpy(), numbers=True)], label)
               for label in labels]
-    return Figure(KIND, TITLE, panels, ch.sentence(ch.pooled(found), left_out, "empty: the method cannot take this point"),
+    return Figure(KIND, TITLE, panels, ch.sentence(ch.pooled(found, others), left_out, "empty: the method cannot take this point"),
                   columns=3, height=0.8, colour=Axis(ch.name_of(value, results), log=True))
