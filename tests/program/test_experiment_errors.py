@@ -39,7 +39,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "empty_output": ("output: ''", "5:9", r"'output' must name a file"),
     "merge_key": ("dataset: {<<: {source: synthetic}}", "3:11", r"merge keys \(<<\)"),
     "nul": ('name: "a\\0b"', "2:7", r"NUL"),
-    "not_a_number": ("dataset: {source: synthetic, key_norm: .nan}", "3:40", r"'key_norm'.*found nan"),
+    "not_a_number": ("dataset: {source: synthetic, key_norm: .nan}", "3:40", r"'key_norm'.*found \.nan"),
     "infinite": ("dataset: {source: synthetic, key_norm: -.inf}", "3:40", r"'key_norm'.*found -inf"),
     "wrong_type_of_tokens": ("dataset: {source: synthetic, tokens: many}", "3:38", r"'tokens'.*whole number.*'many'"),
     "wrong_type_of_methods": ("methods: {kivi: 1}", "4:1", r"methods"),
