@@ -40,7 +40,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "merge_key": ("dataset: {<<: {source: synthetic}}", "3:11", r"merge keys \(<<\)"),
     "nul": ('name: "a\\0b"', "2:7", r"NUL"),
     "not_a_number": ("dataset: {source: synthetic, key_norm: .nan}", "3:40", r"'key_norm'.*found \.nan"),
-    "infinite": ("dataset: {source: synthetic, key_norm: -.inf}", "3:40", r"'key_norm'.*found -inf"),
+    "infinite": ("dataset: {source: synthetic, key_norm: -.inf}", "3:40", r"'key_norm'.*found -\.inf"),
     "wrong_type_of_tokens": ("dataset: {source: synthetic, tokens: many}", "3:38", r"'tokens'.*whole number.*'many'"),
     "wrong_type_of_methods": ("methods: {kivi: 1}", "4:1", r"methods"),
     "wrong_type_of_seeds": ("seeds: [1.5]", "6:9", r"seeds.*whole number.*1\.5"),

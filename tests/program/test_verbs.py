@@ -159,7 +159,7 @@ def test_stdout_is_clean(kvlab: Kvlab) -> None:
     write(kvlab.folder)
     outcome = kvlab.ok("run", "small.yaml", "--json")
     assert json.loads(outcome.out)["complete"] == 4
-    assert len(re.findall(r"^\[\d/4\] low_norm_sink layer 0, \w+ complete \([\d.]+ s\)$", outcome.err, re.MULTILINE)) == 4
+    assert len(re.findall(r"^\[\d/4\] low_norm_sink layer 0, \w+, seed 0 complete \([\d.]+ s\)$", outcome.err, re.MULTILINE)) == 4
     table = kvlab.ok("table", "small.h5", "--format", "csv")
     records = list(csv.DictReader(io.StringIO(table.out)))
     assert len(records) == 4 and float(records[0]["wo_rel"]) >= 0
