@@ -242,7 +242,6 @@ void add_show(CLI::App& app, Exit&) {
 
 void add_later(CLI::App& app, Exit&) {
   const std::pair<const char*, const char*> later[] = {
-      {"diff", "Compare two results files cell by cell (not in this release)"},
       {"convert", "Convert rotation files (not in this release)"},
   };
   for (const auto& [name, help] : later) {

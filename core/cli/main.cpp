@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   kvlab::cli::add_status(app, result);
   kvlab::cli::add_merge(app, result);
   kvlab::cli::add_table(app, result);
+  kvlab::cli::add_diff(app, result);
   kvlab::cli::add_claims(app, result);
   kvlab::cli::add_calibrate(app, result);
   kvlab::cli::add_inspect(app, result);

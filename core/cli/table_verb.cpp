@@ -55,7 +55,8 @@ void write_file(const std::string& path, const std::string& text) {
 
 void execute(const Arguments& arguments) {
   report::TableOptions options = arguments.options;
-  options.emphasis = options.format == "text" && arguments.out.empty() && wants_emphasis();
+  // Escape codes are for terminals; the other formats have marks of their own.
+  options.emphasis = options.format != "text" || (arguments.out.empty() && wants_emphasis());
   options.code_version = code_version();
   const store::Results results = store::read_results(arguments.file);
   const std::string text = report::table(results, options);
@@ -84,7 +85,7 @@ void add_table(CLI::App& app, Exit&) {
   verb->add_option("--cols", options.cols, "columns of the summary that make the columns");
   verb->add_option("--value", options.value,
                    "metric to show; several, separated by commas, where there is no --cols");
-  verb->add_option("--format", options.format, "text, markdown or csv");
+  verb->add_option("--format", options.format, "text, markdown, latex or csv");
   verb->add_option("--out", arguments->out, "file to write in place of the standard output");
   verb->footer(
       "Examples: kvlab table results/demo.h5\n"
@@ -92,6 +93,11 @@ void add_table(CLI::App& app, Exit&) {
       "wo_rel\n"
       "Values are means over everything that is neither row nor column; the lines below say over "
       "what.\n"
+      "From 16 passages on a mean has an interval (±, 95%, resampling passages), and best and "
+      "second\n"
+      "include what cannot be told from them. Where the experiment names published numbers, the "
+      "table is\n"
+      "published | here | what differs; --name default gives the plain one.\n"
       "A dash (in CSV an empty field) stands where nothing is complete or nothing was measured.");
   verb->callback([arguments] { execute(*arguments); });
 }

@@ -23,6 +23,7 @@ void add_show(CLI::App& app, Exit& result);
 void add_status(CLI::App& app, Exit& result);
 void add_merge(CLI::App& app, Exit& result);
 void add_table(CLI::App& app, Exit& result);
+void add_diff(CLI::App& app, Exit& result);
 void add_claims(CLI::App& app, Exit& result);
 void add_calibrate(CLI::App& app, Exit& result);
 void add_inspect(CLI::App& app, Exit& result);

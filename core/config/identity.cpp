@@ -68,6 +68,7 @@ json dataset_of(const Cell& cell, const DatasetInfo& info) {
     dataset["params"] = used_params(cell.dataset);
   } else {
     dataset["path"] = cell.dataset.path.string();
+    if (!info.model.empty()) dataset["model"] = info.model;
   }
   return dataset;
 }

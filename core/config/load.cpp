@@ -87,6 +87,7 @@ void read_sections(const Node& root, Experiment& experiment, Reading& reading) {
   if (const Node* node = fields.get("calibration")) {
     experiment.calibration.push_back(read_calibration(*node, "the calibration", reading));
   }
+  if (const Node* node = fields.get("published")) read_published(*node, reading);
   refuse_whole_models(fields, reading);
   fields.get("include");
   fields.finish([](const std::string& key) -> std::string {
@@ -102,8 +103,9 @@ Experiment load(const std::filesystem::path& file, const std::vector<std::string
   Experiment experiment;
   experiment.file = file;
   experiment.measure = {"error", "attention", "tni", "memory"};
-  const Document document = read_document(file, edits, problems);
+  Document document = read_document(file, edits, problems);
   if (!document.complete) throw ConfigError(std::move(problems));
+  inline_published(document.root, file.parent_path(), problems);
 
   Reading reading{
       .folder = file.parent_path(), .problems = problems, .axes = axes_of(document.root)};

@@ -24,6 +24,7 @@ struct DatasetInfo {
   bool has_w_o = false;
   bool uses_seed = false;       // synthetic data is drawn anew for each seed
   std::vector<int64_t> layers;  // available ones; synthetic: {0}
+  std::string model;            // a capture's, empty where its file does not say
   std::string content;  // SHA-256 of the file's bytes, or of the generator's parameters and version
   std::vector<int32_t>
       token_ids;  // captures: all of /tokens, to find text shared with a calibration set

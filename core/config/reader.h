@@ -45,6 +45,14 @@ std::vector<std::string> read_measure(const yaml::Node& node, const std::string&
 std::vector<int64_t> read_seeds(const yaml::Node& node, Reading& reading);
 std::string read_backend(const yaml::Node& node, Reading& reading);
 
+/// Puts the content of the file that `published:` names in the name's place, so that results hold
+/// it.
+void inline_published(yaml::Node& root, const std::filesystem::path& folder,
+                      yaml::Problems& problems);
+
+/// Checks the published numbers, which are kept with the resolved experiment.
+void read_published(const yaml::Node& node, Reading& reading);
+
 /// Why this release cannot measure so, as a sentence; nothing where it can.
 std::optional<std::string> refused_backend(const std::string& backend);
 std::optional<std::string> refused_measure(const std::string& measure, const std::string& backend);

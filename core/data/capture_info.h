@@ -13,8 +13,7 @@ namespace kvlab::data {
 /// What a kvlab.capture/1 file (contract section 6) says of itself.
 struct CaptureInfo : Description {
   std::vector<int64_t> positions;  // of the stored queries, ascending
-  std::string model;               // this and the next two: empty where the file does not say
-  std::string text_sha256;
+  std::string text_sha256;         // this and the next: empty where the file does not say
   std::string created_by;
 };
 

@@ -20,6 +20,7 @@ struct Description {
   bool has_w_o = false;
   bool uses_seed = false;
   std::vector<int64_t> layers;
+  std::string model;               // a capture's, empty where the file does not say
   std::string content;             // identity: SHA-256, 64 hex digits
   std::vector<int32_t> token_ids;  // captures: all of /tokens
 };

@@ -9,7 +9,9 @@
 #include "metrics/kernel_time.h"
 #include "metrics/memory.h"
 #include "metrics/norms.h"
+#include "metrics/operations.h"
 #include "metrics/readback.h"
+#include "metrics/residual.h"
 
 namespace kvlab::metrics {
 namespace {
@@ -151,13 +153,18 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   AttentionErrors attention_errors(sample.q, sample.w_o);
 
   const bool attends = measures("attention") || measures("tokens");
-  const bool decodes = attends || measures("error") || measures("tni");
+  const bool decodes = attends || measures("error") || measures("tni") || measures("residual");
+  std::optional<ResidualErrors> residual_errors;
+  if (measures("residual")) {
+    residual_errors.emplace(sample, method.key, below(recipe.settings, "key.codec."), windows);
+  }
   for (int64_t b = 0; decodes && b < sample.batch(); ++b) {
     for (int64_t head = 0; head < sample.kv_heads(); ++head) {
       const Decoded k = readback->decode(WhichSide::key, b, head);
       const Decoded v = readback->decode(WhichSide::value, b, head);
       key.add(b, head, k);
       value.add(b, head, v);
+      if (residual_errors) residual_errors->add(b, head, k);
       if (attends) readback->attend(b, head, k, v, attention_errors);
     }
   }
@@ -173,6 +180,11 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   if (measures("attention")) arrays.merge(attention_errors.finish());
   if (measures("tni"))
     norm_metrics(sample, key, below(recipe.settings, "key.codec."), windows, arrays);
+  if (residual_errors) arrays.merge(residual_errors->finish());
+  if (measures("operations")) {
+    arrays.merge(operations(method.key, recipe.side("key"), windows, sample.tokens(),
+                            sample.kv_heads(), sample.q_heads(), sample.head_dim()));
+  }
   if (measures("memory")) {
     const auto padding = [&](int64_t tokens) { return readback->padding(tokens); };
     arrays.merge(memory(readback->bytes(WhichSide::key), readback->bytes(WhichSide::value), padding,

@@ -22,9 +22,8 @@ struct Measured {
 };
 
 /// Encodes, decodes and attends on a backend, head by head (never all heads at once, to keep memory
-/// low), and measures what `measure` names: error, attention, tni, memory, kernel_time,
-/// tokens. Throws
-/// Unsupported where the backend lacks the combination.
+/// low), and measures what `measure` names, the words of measures(). Throws Unsupported where the
+/// backend lacks the combination.
 Measured evaluate(const SampleContext& context, const calibrate::Prepared& method,
                   const method::Recipe& recipe, const std::set<std::string>& measure,
                   const std::string& backend);

@@ -33,6 +33,15 @@ const std::vector<MetricInfo>& catalog() {
        "(max n − min n)²/(12(2^b−1)²), averaged over blocks"},
       {"tni_block_mse", "", "tni", kv, false, false,
        "measured Σ_c e² a token, averaged over blocks"},
+      {"k_residual_trace", "", "residual", kv, false, false,
+       "tr(C_Q·E_K): mean of (q·(k̂−k))² over stored queries and quantized tokens"},
+      {"k_importance", "", "residual", kv, false, false,
+       "largest over mean entry of the diagonal of RᵀC_Q·R: how unevenly queries see the codec's "
+       "channels"},
+      {"k_entering_max", "", "residual", kv, false, false,
+       "largest magnitude that enters the keys' codec, before clipping"},
+      {"k_group_range", "", "residual", kv, false, false,
+       "max − min of a group that enters the keys' codec, before clipping, averaged"},
       {"bits_per_element", "bits", "memory", one, false, false,
        "8 × bytes held at the last step / elements"},
       {"bits_at_8k", "bits", "memory", one, false, false, "bits per element at 8,192 tokens"},
@@ -50,6 +59,14 @@ const std::vector<MetricInfo>& catalog() {
        "rotations and codebooks, not part of bits"},
       {"encode_us", "us", "kernel_time", one, false, false, "median encode time"},
       {"decode_us", "us", "kernel_time", one, false, false, "median decode time"},
+      {"encode_mops", "Mop", "operations", one, false, false,
+       "operations to encode the keys of the whole sample, counted"},
+      {"decode_mops", "Mop", "operations", one, false, false,
+       "operations of one decoding step on the keys, dot products left out, counted"},
+      {"encode_mops_model", "Mop", "operations", one, false, false,
+       "encode_mops by the cost model of OScaR's Tables 3 and 4"},
+      {"decode_mops_model", "Mop", "operations", one, false, false,
+       "decode_mops by the same model"},
       {"saturated", "", "error", kv, true, false, "elements whose unclamped code is out of range"},
       {"nonfinite", "", "error", kv, true, false, "decoded values that are not finite"},
   };
@@ -64,8 +81,8 @@ const MetricInfo* find_metric(const std::string& name) {
 }
 
 const std::vector<std::string>& measures() {
-  static const std::vector<std::string> words = {"error",  "attention",   "tni",
-                                                 "memory", "kernel_time", "tokens"};
+  static const std::vector<std::string> words = {
+      "error", "attention", "tni", "memory", "kernel_time", "tokens", "residual", "operations"};
   return words;
 }
 

@@ -11,7 +11,7 @@ enum class Over { kv_heads, q_heads, none };
 /// One line of contract section 5.
 struct MetricInfo {
   std::string name;
-  std::string unit;     // "", "bits", "bytes", "nats", "us", "tokens"
+  std::string unit;     // "", "bits", "bytes", "nats", "us", "tokens", "Mop"
   std::string measure;  // the `measure:` word that asks for it
   Over over = Over::none;
   bool is_count = false;          // the scalar is the sum over heads, not the mean
@@ -25,7 +25,8 @@ const std::vector<MetricInfo>& catalog();
 /// The entry of this name, or nullptr.
 const MetricInfo* find_metric(const std::string& name);
 
-/// The words that `measure:` takes: error, attention, tni, memory, kernel_time, tokens.
+/// The words that `measure:` takes: error, attention, tni, memory, kernel_time, tokens, residual,
+/// operations.
 const std::vector<std::string>& measures();
 
 }  // namespace kvlab::metrics

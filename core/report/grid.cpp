@@ -10,6 +10,7 @@
 
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
+#include "report/bootstrap.h"
 #include "store/summary.h"
 
 namespace kvlab::report {
@@ -71,24 +72,6 @@ std::vector<std::pair<std::vector<json>, Rows>> group_rows(const store::Results&
   std::vector<std::pair<std::vector<json>, Rows>> groups;
   for (auto& key : keys) groups.emplace_back(key, std::move(members[key]));
   return groups;
-}
-
-Value mean_of(const store::Results& results, const Rows& rows, const std::string& metric) {
-  Value value;
-  value.planned = static_cast<int64_t>(rows.size());
-  double sum = 0;
-  for (const store::SummaryRow* row : rows) {
-    const store::CellResult* cell = complete_cell(results, *row);
-    if (!cell) continue;
-    ++value.complete;
-    const auto found = cell->scalars.find(metric);
-    if (found == cell->scalars.end() || std::isnan(found->second)) continue;
-    ++value.numbers;
-    sum += found->second;
-  }
-  value.mean = value.numbers > 0 ? sum / static_cast<double>(value.numbers)
-                                 : std::numeric_limits<double>::quiet_NaN();
-  return value;
 }
 
 /// Which of the averaged data a value covers.
@@ -172,6 +155,47 @@ const store::CellResult* complete_cell(const store::Results& results,
                                        const store::SummaryRow& row) {
   const store::CellResult* cell = store::cell_of(results, row);
   return cell && cell->status == "complete" && !is_stale(results, row) ? cell : nullptr;
+}
+
+std::string passage_of(const store::Results& results, const store::SummaryRow& row) {
+  static const json::json_pointer source("/dataset/source");
+  const json config = row.seed_used ? config_of(results, row) : json();
+  const bool is_drawn =
+      config.is_object() && config.contains(source) && config[source] == "synthetic";
+  return is_drawn ? fmt::format("{} seed {}", row.dataset, row.seed) : row.dataset;
+}
+
+Value mean_of(const store::Results& results, const Rows& rows, const std::string& metric) {
+  Value value;
+  value.planned = static_cast<int64_t>(rows.size());
+  double sum = 0;
+  std::map<std::string, int64_t> counts;
+  for (const store::SummaryRow* row : rows) {
+    const store::CellResult* cell = complete_cell(results, *row);
+    if (!cell) continue;
+    ++value.complete;
+    const auto found = cell->scalars.find(metric);
+    if (found == cell->scalars.end() || std::isnan(found->second)) continue;
+    ++value.numbers;
+    sum += found->second;
+    const std::string passage = passage_of(results, *row);
+    value.passages[passage] += found->second;
+    ++counts[passage];
+  }
+  value.mean = value.numbers > 0 ? sum / static_cast<double>(value.numbers)
+                                 : std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> means;
+  for (auto& [passage, mean] : value.passages) {
+    mean /= static_cast<double>(counts[passage]);
+    if (std::isfinite(mean)) means.push_back(mean);
+  }
+  const bool all_finite = means.size() == value.passages.size();
+  if (all_finite && static_cast<int64_t>(means.size()) >= kNeededPassages) {
+    const Interval interval = bootstrap(means);
+    value.low = interval.low;
+    value.high = interval.high;
+  }
+  return value;
 }
 
 std::string name_of(const Line& line) { return join(line.keys, " / "); }

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -10,12 +12,19 @@
 
 namespace kvlab::report {
 
+/// Passages that an interval or a verdict needs: fewer say too little about another text.
+inline constexpr int64_t kNeededPassages = 16;
+
 /// One value of a table: a mean over cells.
 struct Value {
-  double mean = 0;          // NaN where there is no number
-  int64_t planned = 0;      // rows of the summary that belong here
-  int64_t complete = 0;     // of these
-  int64_t numbers = 0;      // of these, with a number: what the mean is over
+  double mean = 0;  // NaN where there is no number
+  // 95% interval, resampling passages and never heads or layers; NaN where there are too few.
+  double low = std::numeric_limits<double>::quiet_NaN();
+  double high = std::numeric_limits<double>::quiet_NaN();
+  std::map<std::string, double> passages;  // the mean of each passage
+  int64_t planned = 0;                     // rows of the summary that belong here
+  int64_t complete = 0;                    // of these
+  int64_t numbers = 0;                     // of these, with a number: what the mean is over
   bool is_partial = false;  // over fewer cells than planned, or over less data than its neighbours
 };
 
@@ -49,6 +58,14 @@ bool is_stale(const store::Results& results, const store::SummaryRow& row);
 
 /// The row's cell if its numbers count: complete and not stale. Else nullptr.
 const store::CellResult* complete_cell(const store::Results& results, const store::SummaryRow& row);
+
+/// What a row's numbers are a sample of: the passage of a text. Synthetic data have one for each
+/// seed that draws them.
+std::string passage_of(const store::Results& results, const store::SummaryRow& row);
+
+/// The mean over the rows' complete cells, with an interval where there are enough passages.
+Value mean_of(const store::Results& results, const std::vector<const store::SummaryRow*>& rows,
+              const std::string& metric);
 
 /// "kivi / 128": what a note calls a line.
 std::string name_of(const Line& line);

@@ -68,6 +68,7 @@ Words split(const std::string& text) {
 }
 
 const Named& find_layout(const std::string& name) {
+  if (name.empty()) return named_layouts().front();
   for (const Named& layout : named_layouts()) {
     if (layout.name == name) return layout;
   }
@@ -134,6 +135,7 @@ Words default_rows(const store::Results& results, const Words& cols) {
 std::vector<std::string> layout_names() {
   Words names;
   for (const Named& layout : named_layouts()) names.push_back(layout.name);
+  names.emplace_back(kPublishedLayout);
   return names;
 }
 

@@ -16,6 +16,9 @@ struct Layout {
   std::optional<std::string> sort_by;  // a metric, best first; else in the experiment's order
 };
 
+/// Published numbers beside measured ones: the layout of files whose experiment names some.
+inline constexpr const char* kPublishedLayout = "published";
+
 /// The names that `--name` takes.
 std::vector<std::string> layout_names();
 

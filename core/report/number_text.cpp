@@ -17,6 +17,8 @@ std::string short_number(double value) {
   return fmt::format("{:#.4g}", value);
 }
 
+std::string two_digits(double value) { return fmt::format("{:.2g}", value); }
+
 std::string exact_number(double value) { return std::isnan(value) ? "" : fmt::format("{}", value); }
 
 }  // namespace kvlab::report

@@ -8,6 +8,9 @@ namespace kvlab::report {
 /// NaN.
 std::string short_number(double value);
 
+/// Two significant digits, for what stands behind ±.
+std::string two_digits(double value);
+
 /// The shortest text that reads back as the same number; empty for NaN.
 std::string exact_number(double value);
 

@@ -3,99 +3,66 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <set>
 
+#include "base/error.h"
 #include "base/names.h"
-#include "metrics_catalog/catalog.h"
-#include "report/number_text.h"
 #include "report/text_width.h"
 
 namespace kvlab::report {
 namespace {
 
 using Words = std::vector<std::string>;
+using For = SheetColumn::For;
 
-enum class Rank { none, best, second };
-
-/// Whether a smaller (or larger) value of the metric makes a better method.
-bool has_a_best(const std::string& metric) {
-  const metrics::MetricInfo* info = metrics::find_metric(metric);
-  return info && info->measure != "tni";
+/// Indices of the columns for these readers.
+std::vector<size_t> columns_for(const Sheet& sheet, For readers) {
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < sheet.columns.size(); ++i) {
+    const For own = sheet.columns[i].readers;
+    if (own == For::all || own == readers) indices.push_back(i);
+  }
+  return indices;
 }
 
-/// The rank of each line's value in a column. Partial means and lines that quantize nothing do not
-/// compete.
-std::vector<Rank> ranks_of(const Grid& grid, size_t column) {
-  std::vector<Rank> ranks(grid.lines.size(), Rank::none);
-  const std::string& metric = grid.columns[column].metric;
-  if (!has_a_best(metric)) return ranks;
-  const double sign = metrics::find_metric(metric)->larger_is_better ? -1 : 1;
-  const auto competes = [&](const Line& line) {
-    const Value& value = line.values[column];
-    return !line.is_exact && !value.is_partial && std::isfinite(value.mean);
-  };
-  std::set<double> values;
-  for (const Line& line : grid.lines) {
-    if (competes(line)) values.insert(sign * line.values[column].mean);
+std::string render_text(const Sheet& sheet, bool emphasis) {
+  const std::vector<size_t> columns = columns_for(sheet, For::people);
+  std::vector<size_t> widths;
+  for (const size_t i : columns) {
+    size_t width = display_width(sheet.columns[i].heading);
+    for (const auto& line : sheet.lines) width = std::max(width, display_width(line[i].text));
+    widths.push_back(width);
   }
-  if (values.size() < 2) return ranks;
-  const double best = *values.begin();
-  const double second = *std::next(values.begin());
-  for (size_t i = 0; i < grid.lines.size(); ++i) {
-    if (!competes(grid.lines[i])) continue;
-    const double value = sign * grid.lines[i].values[column].mean;
-    if (value == best) ranks[i] = Rank::best;
-    if (value == second) ranks[i] = Rank::second;
-  }
-  return ranks;
-}
-
-/// A table's texts: headings, then lines; the first `text_columns` are left-aligned.
-struct Texts {
-  Words heading;
-  std::vector<Words> lines;
-  std::vector<std::vector<Rank>> ranks;  // as `lines`
-  size_t text_columns = 0;
-};
-
-Texts texts_of(const Grid& grid, const Notes& notes) {
-  const bool is_pivot = !grid.layout.cols.empty();
-  Texts texts;
-  texts.text_columns = grid.layout.rows.size();
-  texts.heading = grid.layout.rows;
-  for (const Column& column : grid.columns) {
-    texts.heading.push_back(is_pivot ? one_line(join(column.keys, " / ")) : column.metric);
-  }
-  texts.heading.emplace_back("cells");
-  std::vector<std::vector<Rank>> by_column;
-  for (size_t i = 0; i < grid.columns.size(); ++i) by_column.push_back(ranks_of(grid, i));
-  for (size_t i = 0; i < grid.lines.size(); ++i) {
-    const Line& line = grid.lines[i];
-    Words words;
-    for (const std::string& key : line.keys) words.push_back(one_line(key));
-    words.front() += notes.marks[i];
-    if (!is_pivot && line.values.front().is_partial) words.front() += kPartialMark;
-    std::vector<Rank> ranks(words.size(), Rank::none);
-    for (size_t column = 0; column < grid.columns.size(); ++column) {
-      const Value& value = line.values[column];
-      words.push_back(short_number(value.mean));
-      if (is_pivot && value.is_partial) words.back() += kPartialMark;
-      ranks.push_back(by_column[column][i]);
+  const auto write = [&](const auto& word_of, const auto& rank_of) {
+    std::string text;
+    for (size_t at = 0; at < columns.size(); ++at) {
+      const size_t i = columns[at];
+      if (at > 0) text += "  ";
+      std::string word =
+          padded(word_of(i), widths[at], sheet.columns[i].is_text ? Align::left : Align::right);
+      const Rank rank = emphasis ? rank_of(i) : Rank::none;
+      if (rank != Rank::none) {
+        const size_t space = word.find_first_not_of(' ');
+        word = fmt::format("{}\033[{}m{}\033[0m", word.substr(0, space), rank == Rank::best ? 1 : 4,
+                           word.substr(space));
+      }
+      text += word;
     }
-    words.push_back(fmt::format("{}", line.cells));
-    ranks.push_back(Rank::none);
-    texts.lines.push_back(std::move(words));
-    texts.ranks.push_back(std::move(ranks));
+    // A text column that ends the line is not filled up.
+    text.erase(text.find_last_not_of(' ') + 1);
+    return text + '\n';
+  };
+  const auto plain = [](size_t) { return Rank::none; };
+  std::string text = sheet.title.empty() ? "" : sheet.title + "\n\n";
+  text += write([&](size_t i) { return sheet.columns[i].heading; }, plain);
+  Words rules;
+  for (const size_t width : widths) rules.emplace_back(width, '-');
+  text += join(rules, "  ") + '\n';
+  for (const auto& line : sheet.lines) {
+    text += write([&](size_t i) { return line[i].text; }, [&](size_t i) { return line[i].rank; });
   }
-  return texts;
-}
-
-/// "wo_rel by label (rows) and layer (columns)"; nothing where the headings say it.
-std::string title_of(const Grid& grid) {
-  if (grid.layout.cols.empty()) return "";
-  return fmt::format("{} by {} (rows) and {} (columns)\n\n", grid.layout.metrics.front(),
-                     join(grid.layout.rows), join(grid.layout.cols));
+  if (!sheet.notes.empty()) text += '\n';
+  for (const std::string& note : sheet.notes) text += note + '\n';
+  return text;
 }
 
 std::string escape_markdown(const std::string& text) {
@@ -105,6 +72,97 @@ std::string escape_markdown(const std::string& text) {
     escaped += c;
   }
   return escaped;
+}
+
+std::string render_markdown(const Sheet& sheet, bool emphasis) {
+  const std::vector<size_t> columns = columns_for(sheet, For::people);
+  const auto write = [](const Words& words) { return "| " + join(words, " | ") + " |\n"; };
+  Words heading, rules;
+  for (const size_t i : columns) {
+    heading.push_back(escape_markdown(sheet.columns[i].heading));
+    rules.emplace_back(sheet.columns[i].is_text ? "---" : "---:");
+  }
+  std::string text = sheet.title.empty() ? "" : escape_markdown(sheet.title) + "\n\n";
+  text += write(heading) + write(rules);
+  for (const auto& line : sheet.lines) {
+    Words words;
+    for (const size_t i : columns) {
+      const std::string word = escape_markdown(line[i].text);
+      const Rank rank = emphasis ? line[i].rank : Rank::none;
+      words.push_back(rank == Rank::best     ? "**" + word + "**"
+                      : rank == Rank::second ? "<u>" + word + "</u>"
+                                             : word);
+    }
+    text += write(words);
+  }
+  if (!sheet.notes.empty()) text += '\n';
+  for (const std::string& note : sheet.notes) text += "- " + escape_markdown(note) + '\n';
+  return text;
+}
+
+/// Letters that LaTeX reads as commands, and those that its fonts lack in text.
+std::string escape_latex(const std::string& text) {
+  static const std::pair<std::string, std::string> replacements[] = {
+      {"\\", "\\textbackslash{}"},
+      {"{", "\\{"},
+      {"}", "\\}"},
+      {"%", "\\%"},
+      {"&", "\\&"},
+      {"#", "\\#"},
+      {"$", "\\$"},
+      {"_", "\\_"},
+      {"^", "\\textasciicircum{}"},
+      {"~", "\\textasciitilde{}"},
+      {"<", "\\textless{}"},
+      {">", "\\textgreater{}"},
+      {"±", "$\\pm$"},
+      {"·", "$\\cdot$"},
+      {"×", "$\\times$"},
+      {"−", "$-$"},
+      {"†", "\\textdagger{}"},
+      {"…", "\\dots{}"},
+  };
+  std::string escaped;
+  for (size_t at = 0; at < text.size();) {
+    const auto found = std::find_if(
+        std::begin(replacements), std::end(replacements),
+        [&](const auto& one) { return text.compare(at, one.first.size(), one.first) == 0; });
+    if (found == std::end(replacements)) {
+      escaped += text[at++];
+    } else {
+      escaped += found->second;
+      at += found->first.size();
+    }
+  }
+  return escaped;
+}
+
+std::string render_latex(const Sheet& sheet, bool emphasis) {
+  const std::vector<size_t> columns = columns_for(sheet, For::people);
+  std::string text = "% \\usepackage{booktabs}\n";
+  if (!sheet.title.empty()) text += "% " + one_line(sheet.title) + '\n';
+  for (const std::string& note : sheet.notes) text += "% " + one_line(note) + '\n';
+  std::string alignment;
+  Words heading;
+  for (const size_t i : columns) {
+    alignment += sheet.columns[i].is_text ? 'l' : 'r';
+    heading.push_back(escape_latex(sheet.columns[i].heading));
+  }
+  text += "\\begin{tabular}{" + alignment + "}\n\\toprule\n" + join(heading, " & ") +
+          " \\\\\n\\midrule\n";
+  for (const auto& line : sheet.lines) {
+    Words words;
+    for (const size_t i : columns) {
+      // A lone dash stands for a missing value, a longer one in print.
+      const std::string word = line[i].text == "-" ? "--" : escape_latex(line[i].text);
+      const Rank rank = emphasis ? line[i].rank : Rank::none;
+      words.push_back(rank == Rank::best     ? "\\textbf{" + word + "}"
+                      : rank == Rank::second ? "\\underline{" + word + "}"
+                                             : word);
+    }
+    text += join(words, " & ") + " \\\\\n";
+  }
+  return text + "\\bottomrule\n\\end{tabular}\n";
 }
 
 std::string csv_field(const std::string& text) {
@@ -117,91 +175,37 @@ std::string csv_field(const std::string& text) {
   return quoted + '"';
 }
 
-std::string csv_record(const Words& fields) {
-  Words quoted;
-  for (const std::string& field : fields) quoted.push_back(csv_field(field));
-  return join(quoted, ",") + "\r\n";
+std::string render_csv(const Sheet& sheet) {
+  const std::vector<size_t> columns = columns_for(sheet, For::programs);
+  const auto write = [&](const auto& word_of) {
+    Words words;
+    for (const size_t i : columns) words.push_back(csv_field(word_of(i)));
+    return join(words, ",") + "\r\n";
+  };
+  std::string text = write([&](size_t i) { return sheet.columns[i].exact_heading; });
+  for (const auto& line : sheet.lines) text += write([&](size_t i) { return line[i].exact; });
+  return text;
 }
 
 }  // namespace
 
-std::string render_text(const Grid& grid, const Notes& notes, bool emphasis) {
-  const Texts texts = texts_of(grid, notes);
-  std::vector<size_t> widths;
-  for (size_t i = 0; i < texts.heading.size(); ++i) {
-    size_t width = display_width(texts.heading[i]);
-    for (const Words& line : texts.lines) width = std::max(width, display_width(line[i]));
-    widths.push_back(width);
-  }
-  const auto write = [&](const Words& words, const std::vector<Rank>& ranks) {
-    std::string line;
-    for (size_t i = 0; i < words.size(); ++i) {
-      if (i > 0) line += "  ";
-      std::string word =
-          padded(words[i], widths[i], i < texts.text_columns ? Align::left : Align::right);
-      if (emphasis && ranks[i] != Rank::none) {
-        const size_t space = word.find_first_not_of(' ');
-        word = fmt::format("{}\033[{}m{}\033[0m", word.substr(0, space),
-                           ranks[i] == Rank::best ? 1 : 4, word.substr(space));
-      }
-      line += word;
-    }
-    return line + '\n';
-  };
-  const std::vector<Rank> plain(texts.heading.size(), Rank::none);
-  std::string text = title_of(grid) + write(texts.heading, plain);
-  Words rules;
-  for (const size_t width : widths) rules.emplace_back(width, '-');
-  text += write(rules, plain);
-  for (size_t i = 0; i < texts.lines.size(); ++i) text += write(texts.lines[i], texts.ranks[i]);
-  if (!notes.lines.empty()) text += '\n';
-  for (const std::string& note : notes.lines) text += note + '\n';
-  return text;
+const std::vector<std::string>& format_names() {
+  static const Words names = {"text", "markdown", "latex", "csv"};
+  return names;
 }
 
-std::string render_markdown(const Grid& grid, const Notes& notes, bool emphasis) {
-  const Texts texts = texts_of(grid, notes);
-  const auto write = [&](const Words& words) { return "| " + join(words, " | ") + " |\n"; };
-  Words heading, rules;
-  for (size_t i = 0; i < texts.heading.size(); ++i) {
-    heading.push_back(escape_markdown(texts.heading[i]));
-    rules.emplace_back(i < texts.text_columns ? "---" : "---:");
-  }
-  std::string text = title_of(grid) + write(heading) + write(rules);
-  for (size_t i = 0; i < texts.lines.size(); ++i) {
-    Words words;
-    for (size_t column = 0; column < texts.lines[i].size(); ++column) {
-      const std::string word = escape_markdown(texts.lines[i][column]);
-      const Rank rank = emphasis ? texts.ranks[i][column] : Rank::none;
-      words.push_back(rank == Rank::best     ? "**" + word + "**"
-                      : rank == Rank::second ? "<u>" + word + "</u>"
-                                             : word);
-    }
-    text += write(words);
-  }
-  if (!notes.lines.empty()) text += '\n';
-  for (const std::string& note : notes.lines) text += "- " + escape_markdown(note) + '\n';
-  return text;
+void check_format(const std::string& format) {
+  const Words& names = format_names();
+  if (std::find(names.begin(), names.end(), format) != names.end()) return;
+  throw Error(fmt::format("--format: there is no format '{}'{}; choose from {}", format,
+                          did_you_mean(format, names), join(names)));
 }
 
-std::string render_csv(const Grid& grid) {
-  Words heading = grid.layout.rows;
-  for (const Column& column : grid.columns) {
-    Words parts;
-    for (size_t i = 0; i < column.keys.size(); ++i) {
-      parts.push_back(grid.layout.cols[i] + "=" + column.keys[i]);
-    }
-    heading.push_back(parts.empty() ? column.metric : join(parts, " "));
-  }
-  heading.emplace_back("cells");
-  std::string text = csv_record(heading);
-  for (const Line& line : grid.lines) {
-    Words fields = line.keys;
-    for (const Value& value : line.values) fields.push_back(exact_number(value.mean));
-    fields.push_back(fmt::format("{}", line.cells));
-    text += csv_record(fields);
-  }
-  return text;
+std::string render(const Sheet& sheet, const std::string& format, bool emphasis) {
+  if (format == "csv") return render_csv(sheet);
+  if (format == "latex") return render_latex(sheet, emphasis);
+  if (format == "markdown") return render_markdown(sheet, emphasis);
+  return render_text(sheet, emphasis);
 }
 
 }  // namespace kvlab::report

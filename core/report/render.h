@@ -1,20 +1,26 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "report/grid.h"
-#include "report/notes.h"
+#include "report/sheet.h"
 
 namespace kvlab::report {
 
-/// Aligned columns for a terminal. `emphasis` sets the best value of a column bold and the second
-/// underlined with escape codes.
-std::string render_text(const Grid& grid, const Notes& notes, bool emphasis);
+/// The words that `--format` takes.
+const std::vector<std::string>& format_names();
 
-/// A GitHub-flavoured table. `emphasis` uses ** and <u>.
-std::string render_markdown(const Grid& grid, const Notes& notes, bool emphasis);
+/// Throws Error where `format` is none of them, with the nearest one.
+void check_format(const std::string& format);
 
-/// RFC 4180 with \r\n line ends, full precision, an empty field where there is no value.
-std::string render_csv(const Grid& grid);
+/// The table in a format of format_names(). `emphasis` marks the best value of a column and the
+/// second.
+///  - text: aligned columns for a terminal; emphasis is bold and underline by escape codes;
+///  - markdown: a GitHub-flavoured table; emphasis is ** and <u>;
+///  - latex: a tabular for the packages booktabs and, where notes hold such letters, inputenc;
+///    emphasis is \textbf and \underline; notes are comments;
+///  - csv: RFC 4180 with \r\n line ends, full precision, an empty field where there is no value; no
+///    title, notes or emphasis.
+std::string render(const Sheet& sheet, const std::string& format, bool emphasis);
 
 }  // namespace kvlab::report

@@ -2,36 +2,47 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/error.h"
-#include "base/names.h"
 #include "report/grid.h"
+#include "report/grid_sheet.h"
 #include "report/layout.h"
 #include "report/notes.h"
+#include "report/published_sheet.h"
 #include "report/render.h"
 
 namespace kvlab::report {
 
-std::string table(const store::Results& results, const TableOptions& options) {
-  const std::vector<std::string> formats = {"text", "markdown", "csv"};
-  if (options.format == "latex") {
-    throw Error("--format: latex comes in a later release; choose from " + join(formats));
-  }
-  if (std::find(formats.begin(), formats.end(), options.format) == formats.end()) {
-    throw Error(fmt::format("--format: there is no format '{}'{}; choose from {}", options.format,
-                            did_you_mean(options.format, formats), join(formats)));
+namespace {
+
+bool asks_for_a_layout(const TableOptions& options) {
+  return !options.name.empty() || !options.rows.empty() || !options.cols.empty() ||
+         !options.value.empty();
+}
+
+Sheet make_sheet(const store::Results& results, const TableOptions& options) {
+  const bool wants_published = options.name == kPublishedLayout;
+  if (wants_published || !asks_for_a_layout(options)) {
+    const auto published = published_of(results);
+    if (published && !results.rows.empty()) return published_sheet(results, *published);
+    if (wants_published) {
+      throw Error("--name: the experiment of this file names no published numbers");
+    }
   }
   const Layout layout = make_layout(results, options);
   if (results.rows.empty()) throw Error("the results file has no rows to make a table of");
   const Grid grid = make_grid(results, layout);
-  if (options.format == "csv") return render_csv(grid);
-  Notes notes = make_notes(results, grid);
+  return sheet_of(grid, make_notes(results, grid));
+}
+
+}  // namespace
+
+std::string table(const store::Results& results, const TableOptions& options) {
+  check_format(options.format);
+  Sheet sheet = make_sheet(results, options);
   for (std::string& line : table_warnings(results, options.code_version)) {
-    notes.lines.push_back(std::move(line));
+    sheet.notes.push_back(std::move(line));
   }
-  return options.format == "markdown" ? render_markdown(grid, notes, options.emphasis)
-                                      : render_text(grid, notes, options.emphasis);
+  return render(sheet, options.format, options.emphasis);
 }
 
 std::vector<std::string> table_warnings(const store::Results& results,

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "report/bootstrap.h"
+#include "report/grid.h"
 #include "report/pairing.h"
 
 namespace kvlab::report {
@@ -34,8 +35,8 @@ double mean_of(const std::vector<double>& values) {
 }
 
 /// The mean log ratio of each passage, in the order of their names.
-std::vector<double> passage_means(const Pairing& pairing, const std::string& metric,
-                                  Finding* finding) {
+std::vector<double> passage_means(const store::Results& results, const Pairing& pairing,
+                                  const std::string& metric, Finding* finding) {
   std::map<std::string, std::vector<double>> by_passage;
   std::set<int64_t> layers;
   for (const Pair& pair : pairing.pairs) {
@@ -46,7 +47,7 @@ std::vector<double> passage_means(const Pairing& pairing, const std::string& met
     }
     ++finding->pairs;
     layers.insert(pair.of->row->layer);
-    by_passage[pair.of->row->dataset].push_back(*ratio);
+    by_passage[passage_of(results, *pair.of->row)].push_back(*ratio);
   }
   finding->layers = static_cast<int64_t>(layers.size());
   finding->passages = static_cast<int64_t>(by_passage.size());
@@ -73,7 +74,7 @@ Finding measure(const store::Results& results, const std::vector<Candidate>& row
     finding.reason = pairing.missing;
     return finding;
   }
-  const std::vector<double> means = passage_means(pairing, claim.metric, &finding);
+  const std::vector<double> means = passage_means(results, pairing, claim.metric, &finding);
   if (means.empty()) {
     finding.reason = fmt::format("{} has no ratio in any of the {} pairs: zero or not measured",
                                  claim.metric, finding.left_out);

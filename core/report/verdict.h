@@ -10,9 +10,6 @@
 
 namespace kvlab::report {
 
-/// Passages (dataset items) that a verdict needs.
-inline constexpr int64_t kNeededPassages = 16;
-
 /// What a results file says of one claim. Effects are logarithms of ratios: below zero where the
 /// metric of `of` is smaller. NaN where there is no number.
 struct Finding {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/names.h"
+#include "report/grid.h"
 #include "report/number_text.h"
 #include "report/text_width.h"
 #include "report/verdict.h"

@@ -25,6 +25,7 @@ config::DatasetInfo describe(const config::DatasetItem& item, const config::Prob
   info.has_w_o = found.has_w_o;
   info.uses_seed = found.uses_seed;
   info.layers = found.layers;
+  info.model = found.model;
   info.content = found.content;
   info.token_ids = found.token_ids;
   return info;

@@ -91,7 +91,7 @@ dataset: {source: synthetic, patern: gaussian, heads: 3}
 methods: [{use: kivi, set: {Group_size: 32, window.resid_length: 3}}]
 )") == Lines{"e.yaml:2:1: unknown key 'resid_length' in the experiment (valid: schema, name, "
              "description, output, dataset, methods, seeds, sweep, exclude, backend, measure, "
-             "probes, calibration, evaluation, cache_dtype, prefill, include)",
+             "probes, calibration, published, evaluation, cache_dtype, prefill, include)",
              "e.yaml:3:1: unknown key 'Methods' in the experiment (did you mean 'methods'?)",
              "e.yaml:4:1: unknown key 'group' in the experiment (it is a key of a method: see "
              "'methods' and 'sweep')",
@@ -141,7 +141,7 @@ output: [a]
            "e.yaml:10:72: 'group' must be a whole number from 1 to 1048576, found 0",
            "e.yaml:10:77: 'methods' must be text, found 5 (put it in quotes: \"5\")",
            "e.yaml:11:18: unknown measure 'speed' (valid: error, attention, tni, memory, "
-           "kernel_time, tokens)",
+           "kernel_time, tokens, residual, operations)",
            "e.yaml:11:25: measure 'error' is listed twice",
            "e.yaml:11:45: measure perplexity needs a whole-model run, which this release does not "
            "have",
@@ -421,4 +421,30 @@ TEST_CASE("a rotation's file is found from the experiment's folder") {
   CHECK(experiment.grid[0].values[1] == file);
   CHECK_THAT(folder.mistakes(kSmall, {"methods=[{id: own, key: {rotate: 'file:no.h5'}}]"}).front(),
              ContainsSubstring("'no.h5': no such file"));
+}
+
+TEST_CASE("published numbers are kept with the resolved experiment") {
+  const ExperimentFolder folder;
+  folder.write("t.published.yaml", R"(schema: 1
+paper: A
+table: Table 1
+title: numbers
+model: M-8B
+certainty: read from
+metrics: {score: {beside: wo_rel}}
+rows: [{method: KIVI, label: kivi, values: {score: 2}}]
+)");
+  const config::Experiment experiment = folder.load(kSmall + "published: t.published.yaml\n");
+  CHECK_THAT(experiment.resolved_text, ContainsSubstring("paper: A"));
+  // What is resolved is an experiment itself.
+  CHECK(folder.mistakes(experiment.resolved_text).empty());
+  // Mistakes are told where they stand.
+  folder.write("t.published.yaml", "schema: 1\npaper: A\n");
+  const Lines mistakes = folder.mistakes(kSmall + "published: t.published.yaml\n");
+  REQUIRE(mistakes.size() == 4);
+  CHECK(mistakes.front() == "t.published.yaml:1:1: 'table' is missing");
+  CHECK_THAT(folder.mistakes(kSmall + "published: none.yaml\n").front(),
+             ContainsSubstring("e.yaml:4:12: 'none.yaml': no such file"));
+  CHECK_THAT(folder.mistakes(kSmall + "published: [1]\n").front(),
+             ContainsSubstring("'published' must name a file of published numbers, found a list"));
 }

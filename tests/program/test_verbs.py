@@ -22,7 +22,7 @@ from results_file import rows
 PRESETS = """bf16 int2_naive int2_naive_symmetric int2_naive_windows kivi kivi_g128 kcvt_base token_scale hadamard
 oscar_ots quarot quarot_token quarot_windows quarot_windows_centered oscar_cov oscar_cov_exact oscar_cov_centered optr
 oscar_optr""".split()
-VERBS = ["run", "validate", "list", "show", "status", "merge", "table", "claims", "calibrate", "inspect"]
+VERBS = ["run", "validate", "list", "show", "status", "merge", "table", "diff", "claims", "calibrate", "inspect"]
 ESCAPE = "\033"
 
 

@@ -51,6 +51,62 @@ TEST_CASE("Markdown has the same table and notes") {
   CHECK_THAT(text, ContainsSubstring("\n- backend: reference\n"));
 }
 
+TEST_CASE("LaTeX has booktabs' rules, escapes, and comments for notes") {
+  ResultsMaker maker;
+  maker.add("a_b & 50%", "x", 0, {{"wo_rel", 0.25}});
+  maker.add("U·H", "x", 0, {{"wo_rel", 0.5}});
+  maker.add("c", "x", 0, {{"wo_rel", kNaN}});
+  CHECK_THAT(table(maker.results, {.format = "latex", .emphasis = true}),
+             ContainsSubstring(R"(\begin{tabular}{lrr}
+\toprule
+label & wo\_rel & cells \\
+\midrule
+a\_b \& 50\% & \textbf{0.2500} & 1 \\
+U$\cdot$H & \underline{0.5000} & 1 \\
+c & -- & 1 \\
+\bottomrule
+\end{tabular}
+)") && ContainsSubstring("% backend: reference\n"));
+}
+
+/// Standard deviation 0.0461, so an interval of 1.96 · 0.0461 / √16 = 0.0226 about each mean.
+/// Lines a, b and c on so many passages: b is above a by a hair that changes sign, c far above.
+store::Results passages(int64_t count, bool is_synthetic = false) {
+  ResultsMaker maker;
+  for (int64_t i = 0; i < count; ++i) {
+    const double passage = 0.01 * static_cast<double>(i);
+    const double hair = i % 2 == 0 ? 0.003 : -0.002;
+    for (const auto& [label, value] : {std::pair{"a", 0.1}, {"b", 0.1 + hair}, {"c", 0.2}}) {
+      store::CellResult& cell =
+          maker.add(label, is_synthetic ? "gaussian" : "text" + std::to_string(i), 0,
+                    {{"wo_rel", value + passage}});
+      if (!is_synthetic) continue;
+      maker.results.rows.back().seed = i;
+      maker.results.rows.back().seed_used = true;
+      nlohmann::json config = nlohmann::json::parse(cell.config);
+      config["dataset"]["source"] = "synthetic";
+      cell.config = config.dump();
+    }
+  }
+  return maker.results;
+}
+
+TEST_CASE("A mean over enough passages has an interval, and what they cannot tell apart ties") {
+  for (const bool is_synthetic : {false, true}) {
+    CAPTURE(is_synthetic);
+    const std::string text = table(passages(16, is_synthetic), {.emphasis = true});
+    CHECK_THAT(text, ContainsSubstring("\033[1m0.1750 ±0.023\033[0m") &&
+                         ContainsSubstring("\033[1m0.1755 ±0.023\033[0m") &&
+                         ContainsSubstring("\033[4m0.2750 ±0.023\033[0m"));
+    CHECK_THAT(text, ContainsSubstring("cannot be told from them by the passages"));
+    const std::string csv = table(passages(16, is_synthetic), {.format = "csv"});
+    CHECK_THAT(csv, ContainsSubstring("label,wo_rel,wo_rel low,wo_rel high,cells\r\n"));
+  }
+  const std::string few = table(passages(15), {.emphasis = true});
+  CHECK(few.find("±") == std::string::npos);
+  CHECK_THAT(few, ContainsSubstring("\033[1m0.1700\033[0m") && ContainsSubstring("\033[4m0.1707"));
+}
+
 TEST_CASE("CSV is clean: full precision, empty fields, quoted text, no notes") {
   ResultsMaker maker;
   maker.add("a, \"b\"", "x", 0, {{"wo_rel", 0.1 + 0.2}});
@@ -204,7 +260,6 @@ TEST_CASE("Wrong names are errors with the nearest valid one") {
   CHECK_THAT(error_of(results, {.name = "layer"}), ContainsSubstring("did you mean 'layers'?"));
   CHECK_THAT(error_of(results, {.name = "window"}),
              ContainsSubstring("--name: this file has no column 'window.recent'"));
-  CHECK_THAT(error_of(results, {.format = "latex"}), ContainsSubstring("comes in a later release"));
   CHECK_THAT(error_of(results, {.format = "cvs"}), ContainsSubstring("did you mean 'csv'?"));
   CHECK_THAT(error_of(results, {.rows = "layer", .cols = "layer"}), ContainsSubstring("both"));
   CHECK_THAT(error_of(results, {.cols = "layer", .value = "wo_rel,bits_per_element"}),

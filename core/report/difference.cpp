@@ -1,0 +1,304 @@
+#include "report/difference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "base/names.h"
+#include "metrics_catalog/catalog.h"
+#include "report/grid.h"
+#include "store/summary.h"
+
+namespace kvlab::report {
+namespace {
+
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+struct Paired {
+  const store::SummaryRow* row_a = nullptr;
+  const store::CellResult* a = nullptr;
+  const store::CellResult* b = nullptr;
+};
+
+/// What two rows of different files must share.
+std::string key_of(const store::Results& results, const store::SummaryRow& row) {
+  std::map<std::string, json> sweep;  // by name: the order of axes may differ
+  for (size_t i = 0; i < std::min(results.axes.size(), row.sweep.size()); ++i) {
+    sweep[results.axes[i]] = row.sweep[i];
+  }
+  const json seed = row.seed_used ? json(row.seed) : json();
+  return json{row.label, row.dataset, row.layer, row.backend, seed, sweep}.dump();
+}
+
+std::map<std::string, const store::SummaryRow*> rows_by_key(const store::Results& results) {
+  std::map<std::string, const store::SummaryRow*> rows;
+  for (const store::SummaryRow& row : results.rows) rows.emplace(key_of(results, row), &row);
+  return rows;
+}
+
+std::string point_of(const store::Results& results, const store::SummaryRow& row) {
+  Words words;
+  for (size_t i = 0; i < std::min(results.axes.size(), row.sweep.size()); ++i) {
+    words.push_back(results.axes[i] + " " + store::axis_text(row.sweep[i]));
+  }
+  return join(words);
+}
+
+std::string content_of(const json& config, const char* input) {
+  const json::json_pointer place(std::string("/") + input + "/sha256");
+  if (!config.is_object() || !config.contains(place)) return "";
+  return config[place].is_string() ? config[place].get<std::string>() : "";
+}
+
+std::string attribute(const store::Results& results, const char* name) {
+  const auto found = results.attributes.find(name);
+  return found == results.attributes.end() ? "" : found->second;
+}
+
+class Comparison {
+ public:
+  Comparison(const store::Results& a, const store::Results& b, const Allowed& allowed)
+      : a_(a), b_(b), allowed_(allowed) {}
+
+  Difference run(const std::vector<Limit>& limits) {
+    pair_rows();
+    check_inputs();
+    check_gpus();
+    measure();
+    for (const Limit& limit : limits) apply(limit);
+    return std::move(result_);
+  }
+
+ private:
+  void pair_rows() {
+    const auto others = rows_by_key(b_);
+    std::vector<const store::SummaryRow*> rows;
+    for (const store::SummaryRow& row : a_.rows) rows.push_back(&row);
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const auto* x, const auto* y) { return x->row < y->row; });
+    int64_t only_a = 0, incomplete = 0;
+    std::set<std::string> met;
+    for (const store::SummaryRow* row : rows) {
+      const std::string key = key_of(a_, *row);
+      if (!met.insert(key).second) continue;
+      const auto other = others.find(key);
+      if (other == others.end()) {
+        ++only_a;
+        continue;
+      }
+      const store::CellResult* first = complete_cell(a_, *row);
+      const store::CellResult* second = complete_cell(b_, *other->second);
+      if (!first && !second) continue;
+      if (!first || !second) {
+        ++incomplete;
+        continue;
+      }
+      pairs_.push_back({row, first, second});
+    }
+    int64_t only_b = 0;
+    for (const auto& [key, row] : others) only_b += met.contains(key) ? 0 : 1;
+    note(only_a, "only in A");
+    note(only_b, "only in B");
+    note(incomplete, "complete in one file alone");
+    if (pairs_.empty()) {
+      throw Error(
+          "no cell of A has a complete partner in B: rows pair by label, dataset, layer, seed, "
+          "backend and sweep point");
+    }
+  }
+
+  void note(int64_t rows, const std::string& what) {
+    if (rows > 0) {
+      result_.notes.push_back(
+          fmt::format("not compared: {} {} {}", rows, rows == 1 ? "row" : "rows", what));
+    }
+  }
+
+  void check_inputs() {
+    for (const Paired& pair : pairs_) {
+      const json first = json::parse(pair.a->config, nullptr, false);
+      const json second = json::parse(pair.b->config, nullptr, false);
+      for (const char* input : {"dataset", "calibration"}) {
+        if (content_of(first, input) == content_of(second, input)) continue;
+        const std::string sentence =
+            fmt::format("the {} of {} is not the same in both files", input, place_of(pair));
+        if (!allowed_.inputs) {
+          throw Error(sentence + "; --allow inputs compares all the same");
+        }
+        result_.notes.push_back("inputs differ: " + sentence);
+        return;
+      }
+    }
+  }
+
+  /// Whatever was not made on the CPU depends on the device.
+  void check_gpus() {
+    const auto depends = [](const Paired& pair) {
+      return pair.row_a->backend != "reference" && pair.row_a->backend != "cpu";
+    };
+    if (std::none_of(pairs_.begin(), pairs_.end(), depends)) return;
+    const std::string first = attribute(a_, "gpu");
+    const std::string second = attribute(b_, "gpu");
+    if (first == second) return;
+    const std::string sentence =
+        fmt::format("A was made on '{}', B on '{}'", first.empty() ? "no GPU" : first,
+                    second.empty() ? "no GPU" : second);
+    if (!allowed_.gpu) throw Error(sentence + "; --allow gpu compares all the same");
+    result_.notes.push_back("GPUs differ: " + sentence);
+  }
+
+  static std::string place_of(const Paired& pair) {
+    return pair.row_a->layer < 0
+               ? pair.row_a->dataset
+               : fmt::format("{}, layer {}", pair.row_a->dataset, pair.row_a->layer);
+  }
+
+  /// Metrics of the pairs: those of the catalogue in its order, then others.
+  Words metric_names() const {
+    std::set<std::string> found;
+    for (const Paired& pair : pairs_) {
+      for (const auto& [name, value] : pair.a->scalars) {
+        if (pair.b->scalars.contains(name)) found.insert(name);
+      }
+    }
+    Words names;
+    for (const metrics::MetricInfo& metric : metrics::catalog()) {
+      if (found.erase(metric.name) > 0) names.push_back(metric.name);
+    }
+    names.insert(names.end(), found.begin(), found.end());
+    return names;
+  }
+
+  void measure() {
+    std::vector<std::pair<std::string, std::string>> lines;
+    std::map<std::pair<std::string, std::string>, std::vector<const Paired*>> members;
+    for (const Paired& pair : pairs_) {
+      const std::pair key{pair.row_a->label, point_of(a_, *pair.row_a)};
+      if (!members.contains(key)) lines.push_back(key);
+      members[key].push_back(&pair);
+    }
+    for (const auto& line : lines) {
+      for (const std::string& metric : metric_names()) {
+        if (auto change = change_of(members[line], metric)) {
+          change->label = line.first;
+          change->point = line.second;
+          result_.changes.push_back(std::move(*change));
+        }
+      }
+    }
+  }
+
+  std::optional<Change> change_of(const std::vector<const Paired*>& pairs,
+                                  const std::string& metric) const {
+    const metrics::MetricInfo* info = metrics::find_metric(metric);
+    const double sign = info && info->larger_is_better ? -1 : 1;
+    Change change;
+    change.metric = metric;
+    change.worst = change.worst_share = -std::numeric_limits<double>::infinity();
+    std::map<std::string, std::pair<double, int64_t>> passages;
+    for (const Paired* pair : pairs) {
+      const auto first = pair->a->scalars.find(metric);
+      const auto second = pair->b->scalars.find(metric);
+      if (first == pair->a->scalars.end() || second == pair->b->scalars.end()) continue;
+      const double a = first->second;
+      const double b = second->second;
+      if (std::isnan(a) || std::isnan(b)) continue;
+      const double by = a == b ? 0.0 : b - a;  // inf − inf would be NaN
+      ++change.cells;
+      change.a += a;
+      change.b += b;
+      auto& [sum, count] = passages[passage_of(a_, *pair->row_a)];
+      sum += by;
+      ++count;
+      if (sign * by > change.worst) {
+        change.worst = sign * by;
+        change.worst_cell = place_of(*pair);
+      }
+      change.worst_share = std::max(change.worst_share, by == 0 ? 0.0 : sign * by / std::abs(a));
+    }
+    if (change.cells == 0) return std::nullopt;
+    change.a /= static_cast<double>(change.cells);
+    change.b /= static_cast<double>(change.cells);
+    change.passages = static_cast<int64_t>(passages.size());
+    change.low = change.high = kNaN;
+    std::vector<double> means;
+    for (const auto& [passage, sum] : passages) {
+      const double mean = sum.first / static_cast<double>(sum.second);
+      if (std::isfinite(mean)) means.push_back(mean);
+    }
+    if (change.passages >= kNeededPassages && means.size() == passages.size()) {
+      const Interval interval = bootstrap(means);
+      change.low = interval.low;
+      change.high = interval.high;
+    }
+    return change;
+  }
+
+  void apply(const Limit& limit) {
+    bool is_measured = false;
+    for (const Change& change : result_.changes) {
+      if (change.metric != limit.metric) continue;
+      is_measured = true;
+      const double by = limit.is_relative ? change.worst_share : change.worst;
+      if (!(by > limit.most)) continue;
+      const double factor = limit.is_relative ? 100 : 1;
+      const char* unit = limit.is_relative ? "%" : "";
+      result_.failures.push_back(
+          fmt::format("{}{} got worse by {:.4g}{} in {}, more than {:.4g}{}: {}", change.label,
+                      change.point.empty() ? "" : " (" + change.point + ")", by * factor, unit,
+                      change.worst_cell, limit.most * factor, unit, limit.metric));
+    }
+    if (!is_measured) {
+      throw Error(fmt::format("--fail-above: '{}' was not measured in both files", limit.metric));
+    }
+  }
+
+  const store::Results& a_;
+  const store::Results& b_;
+  const Allowed& allowed_;
+  std::vector<Paired> pairs_;
+  Difference result_;
+};
+
+}  // namespace
+
+Limit parse_limit(const std::string& text) {
+  const size_t equals = text.find('=');
+  Limit limit;
+  limit.metric = text.substr(0, equals);
+  Words names;
+  for (const metrics::MetricInfo& metric : metrics::catalog()) names.push_back(metric.name);
+  if (std::find(names.begin(), names.end(), limit.metric) == names.end()) {
+    throw Error(
+        fmt::format("--fail-above: there is no metric '{}'{}; kvlab list metrics has them all",
+                    limit.metric, did_you_mean(limit.metric, names)));
+  }
+  std::string number = equals == std::string::npos ? "" : text.substr(equals + 1);
+  limit.is_relative = number.ends_with('%');
+  if (limit.is_relative) number.pop_back();
+  const auto [end, error] =
+      std::from_chars(number.data(), number.data() + number.size(), limit.most);
+  if (error != std::errc{} || end != number.data() + number.size() || !(limit.most >= 0)) {
+    throw Error(
+        fmt::format("--fail-above: expected METRIC=X with X a number from 0 on, or a share such as "
+                    "5%, found '{}'",
+                    text));
+  }
+  if (limit.is_relative) limit.most /= 100;
+  return limit;
+}
+
+Difference difference(const store::Results& a, const store::Results& b, const Allowed& allowed,
+                      const std::vector<Limit>& limits) {
+  return Comparison(a, b, allowed).run(limits);
+}
+
+}  // namespace kvlab::report

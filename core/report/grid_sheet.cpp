@@ -1,0 +1,84 @@
+#include "report/grid_sheet.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/names.h"
+#include "report/number_text.h"
+#include "report/ranks.h"
+#include "report/text_width.h"
+
+namespace kvlab::report {
+namespace {
+
+using For = SheetColumn::For;
+
+bool has_interval(const Value& value) { return !std::isnan(value.low); }
+
+/// Heading of a column for programs: "wo_rel", or "group=32" of a table with columns.
+std::string exact_heading(const Layout& layout, const Column& column) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < column.keys.size(); ++i) {
+    parts.push_back(layout.cols[i] + "=" + column.keys[i]);
+  }
+  return parts.empty() ? column.metric : join(parts, " ");
+}
+
+}  // namespace
+
+Sheet sheet_of(const Grid& grid, const Notes& notes) {
+  const bool is_pivot = !grid.layout.cols.empty();
+  Sheet sheet;
+  sheet.notes = notes.lines;
+  if (is_pivot) {
+    sheet.title = fmt::format("{} by {} (rows) and {} (columns)", grid.layout.metrics.front(),
+                              join(grid.layout.rows), join(grid.layout.cols));
+  }
+  for (const std::string& name : grid.layout.rows) sheet.columns.push_back({name, name, true});
+  std::vector<bool> with_interval;
+  for (size_t i = 0; i < grid.columns.size(); ++i) {
+    const Column& column = grid.columns[i];
+    const std::string exact = exact_heading(grid.layout, column);
+    sheet.columns.push_back({is_pivot ? one_line(join(column.keys, " / ")) : column.metric, exact});
+    with_interval.push_back(
+        std::any_of(grid.lines.begin(), grid.lines.end(),
+                    [&](const Line& line) { return has_interval(line.values[i]); }));
+    if (!with_interval.back()) continue;
+    sheet.columns.push_back({"", exact + " low", false, For::programs});
+    sheet.columns.push_back({"", exact + " high", false, For::programs});
+  }
+  sheet.columns.push_back({"cells", "cells"});
+
+  const Ranks ranks = rank_lines(grid);
+  for (size_t i = 0; i < grid.lines.size(); ++i) {
+    const Line& line = grid.lines[i];
+    std::vector<Entry> entries;
+    for (const std::string& key : line.keys) entries.push_back({one_line(key), key});
+    entries.front().text += notes.marks[i];
+    if (!is_pivot && line.values.front().is_partial) entries.front().text += kPartialMark;
+    for (size_t column = 0; column < grid.columns.size(); ++column) {
+      const Value& value = line.values[column];
+      Entry entry{short_number(value.mean), exact_number(value.mean), ranks.by_column[column][i]};
+      if (has_interval(value)) entry.text += " ±" + two_digits((value.high - value.low) / 2);
+      if (is_pivot && value.is_partial) entry.text += kPartialMark;
+      entries.push_back(std::move(entry));
+      if (!with_interval[column]) continue;
+      entries.push_back({"", exact_number(value.low)});
+      entries.push_back({"", exact_number(value.high)});
+    }
+    const std::string cells = fmt::format("{}", line.cells);
+    entries.push_back({cells, cells});
+    sheet.lines.push_back(std::move(entries));
+  }
+  if (std::find(with_interval.begin(), with_interval.end(), true) != with_interval.end()) {
+    sheet.notes.emplace_back("±: half of the 95% interval that resampling the passages gives");
+  }
+  if (ranks.were_tested) {
+    sheet.notes.emplace_back(
+        "best and second include what cannot be told from them by the passages (paired, 95%)");
+  }
+  return sheet;
+}
+
+}  // namespace kvlab::report
