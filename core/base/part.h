@@ -48,6 +48,9 @@ struct Param {
   /// codec: of the codec). A parameter that does not is dropped from the resolved recipe. Empty:
   /// always.
   std::function<bool(const Settings&)> used = {};
+  /// Left out of the resolved recipe while it has its default: a switch to what one published code
+  /// does otherwise, which other methods need not mention.
+  bool quiet = false;
   /// A reason why the parameter changes no result although it is used ("no effect by algebra: …"),
   /// given the side's name ("key" or "value"), its settings and the head size. Empty: it does have
   /// an effect.

@@ -71,6 +71,12 @@ kernels::WindowRule rule_of(const Settings& recipe) {
 std::optional<std::string> refused_side(const Settings& side, const std::string& name) {
   const std::string kind = get_text(side, "codec.kind");
   if (kind != "uniform") return fmt::format("{}.codec.kind {} has no kernel", name, kind);
+  for (const Param& param : quant::uniform_switches()) {
+    const nlohmann::json& value = side.at("codec." + param.key);
+    if (value == param.fallback || !quant::has_param(codec_of(side), param.key)) continue;
+    return fmt::format("{}.codec.{} {} has no kernel", name, param.key,
+                       value.is_string() ? value.get<std::string>() : value.dump());
+  }
   if (name == "key") return std::nullopt;
   for (const char* key : {"center", "token_scale"}) {
     if (get_text(side, key) != "none") {

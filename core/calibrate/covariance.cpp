@@ -87,20 +87,32 @@ at::Tensor eigenvectors(const at::Tensor& covariance) {
   return vectors * sign.masked_fill(sign.eq(0), 1.0);
 }
 
-at::Tensor covariance_rotation(const at::Tensor& covariance, bool hadamard, bool bit_reversal) {
-  at::Tensor rotation = stack_heads(covariance.size(0), [&](int64_t head) {
-    const at::Tensor vectors = eigenvectors(covariance[head]);
-    return hadamard ? vectors.matmul(transform::hadamard(covariance.size(-1))) : vectors;
-  });
-  if (!hadamard || !bit_reversal) return rotation;
-  const int64_t d = covariance.size(-1);
-  const int bits = std::countr_zero(static_cast<uint64_t>(d));
-  std::vector<int64_t> source(static_cast<size_t>(d));
-  // P puts old column d−1−i at bitrev(i).
-  for (int64_t i = 0; i < d; ++i) {
-    source[static_cast<size_t>(transform::reverse_bits(i, bits))] = d - 1 - i;
+at::Tensor compose_rotation(const at::Tensor& u, const std::string& factors) {
+  const int64_t d = u.size(-1);
+  at::Tensor product;
+  const auto times = [&](const at::Tensor& factor) {
+    product = product.defined() ? product.matmul(factor) : factor;
+  };
+  for (const char factor : factors) {
+    if (factor == 'u') times(u);
+    if (factor == 'h') times(transform::hadamard(d));
+    if (factor != 'p') continue;
+    if (!product.defined()) product = at::eye(d, at::kDouble);
+    const int bits = std::countr_zero(static_cast<uint64_t>(d));
+    std::vector<int64_t> source(static_cast<size_t>(d));
+    for (int64_t i = 0; i < d; ++i) {
+      source[static_cast<size_t>(transform::reverse_bits(i, bits))] = d - 1 - i;
+    }
+    product = product.index_select(-1, at::tensor(source, at::kLong)).contiguous();
   }
-  return rotation.index_select(-1, at::tensor(source, at::kLong)).contiguous();
+  return product;
+}
+
+at::Tensor covariance_rotation(const at::Tensor& covariance, bool hadamard, bool bit_reversal) {
+  const std::string factors = !hadamard ? "u" : bit_reversal ? "uhp" : "uh";
+  return stack_heads(covariance.size(0), [&](int64_t head) {
+    return compose_rotation(eigenvectors(covariance[head]), factors);
+  });
 }
 
 }  // namespace kvlab::calibrate

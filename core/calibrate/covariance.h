@@ -24,6 +24,11 @@ at::Tensor output_covariance(const data::Sample& sample);
 /// positive.
 at::Tensor eigenvectors(const at::Tensor& covariance);
 
+/// A product of u (the eigenvectors, [..., d, d]), h (the Hadamard matrix) and p (which puts column
+/// d−1−i at bitrev(i), d a power of two) in the order of `factors`: "uhp" is OSCAR's own, its code
+/// has others. Without u it is [d, d].
+at::Tensor compose_rotation(const at::Tensor& u, const std::string& factors);
+
 /// U, U·H or U·H·P for each matrix of covariance [n, d, d].
 at::Tensor covariance_rotation(const at::Tensor& covariance, bool hadamard, bool bit_reversal);
 

@@ -9,6 +9,7 @@
 #include "calibrate/covariance.h"
 #include "calibrate/heads.h"
 #include "calibrate/sequences.h"
+#include "quant/codebook.h"
 #include "quant/parts.h"
 
 namespace kvlab::calibrate {
@@ -164,7 +165,13 @@ Rotation rotation_of(const Context& context, const Settings& side, Which which,
   if (rotate == "random_orthogonal") {
     // Keys and values get matrices of their own.
     const int64_t stream = context.seed * 2 + (which == Which::key ? 0 : 1);
-    return {transform::random_orthogonal(context.head_dim, stream).unsqueeze(0), true};
+    const int64_t d = context.head_dim;
+    const auto first =
+        static_cast<int64_t>(get_real(side, "rotate_split") * static_cast<double>(d));
+    const at::Tensor matrix = first > 0 && first < d
+                                  ? transform::random_orthogonal_parts(d, first, stream)
+                                  : transform::random_orthogonal(d, stream);
+    return {matrix.unsqueeze(0), true};
   }
   if (is_covariance(rotate)) return {covariance_rotation_of(context, side, which, rotate), true};
   if (rotate == "learned") {
@@ -213,11 +220,10 @@ void take_file(const Context& context, const std::string& path, Which which, at:
   center = side.center;
 }
 
-/// Ascending |x| over all calibration values of each KV head, as they enter the codec, at index
-/// int(ratio·n): [Hkv].
-at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side, double ratio,
-                                Which which) {
-  const data::Sample& sample = context.sample("clip_source: calibrated");
+/// Calibration values as they would enter the codec: float32 [Hkv, B·T, d].
+at::Tensor entering_codec(const Context& context, const PreparedSide& side, Which which,
+                          const std::string& what) {
+  const data::Sample& sample = context.sample(what);
   const at::Tensor& x = tensor_of(sample, which);
   const at::Tensor scales = side.transform.scales(x);
   return stack_heads(context.kv_heads, [&](int64_t head) {
@@ -225,12 +231,47 @@ at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side
     for (int64_t b = 0; b < x.size(0); ++b) {
       const at::Tensor scale =
           scales.defined() ? scales[b][scales.size(1) == 1 ? 0 : head] : at::Tensor();
-      all.push_back(side.transform.forward(x[b][head], head, scale).abs().flatten());
+      all.push_back(side.transform.forward(x[b][head], head, scale));
     }
-    const at::Tensor values = at::cat(all);
-    const auto index = static_cast<int64_t>(ratio * static_cast<double>(values.numel()));
-    return std::get<0>(at::kthvalue(values, index + 1));
+    return at::cat(all);
   });
+}
+
+/// Ascending |x| over all calibration values of each KV head, as they enter the codec, at index
+/// int(ratio·n): [Hkv].
+at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side, double ratio,
+                                Which which) {
+  const at::Tensor values =
+      entering_codec(context, side, which, "clip_source: calibrated").abs().flatten(1);
+  const auto index = static_cast<int64_t>(ratio * static_cast<double>(values.size(1)));
+  return std::get<0>(at::kthvalue(values, index + 1, 1));
+}
+
+/// What a codec learned on the calibration sample, by way of the store.
+at::Tensor codebook_of(const Context& context, const Settings& side, Which which,
+                       const PreparedSide& made) {
+  const std::string name = which == Which::key ? "key" : "value";
+  const nlohmann::json what = {{"codebook", name},
+                               {"settings", side},
+                               {"calibrate", below(context.recipe.settings, "calibrate.")},
+                               {"seed", context.seed}};
+  const auto layer = context.store.get(context.key(what), context.layer, [&] {
+    const at::Tensor x = entering_codec(context, made, which, "a calibrated codebook");
+    RotationSide learned;
+    learned.extra["codebook"] =
+        quant::learn_codebook(below(side, "codec."), x, {}, context.progress);
+    return which == Which::key ? RotationLayer{learned, {}} : RotationLayer{{}, learned};
+  });
+  return (which == Which::key ? layer->key : layer->value).extra.at("codebook").to(at::kFloat);
+}
+
+/// The matrix of a sketch, the same for all heads; another one than the rotation's.
+at::Tensor sketch_matrix(const Context& context, Which which) {
+  constexpr int64_t kSketches = int64_t{1} << 40;
+  const int64_t stream = kSketches + context.seed * 2 + (which == Which::key ? 0 : 1);
+  return transform::random_orthogonal(context.head_dim, stream)
+      .unsqueeze(0)
+      .expand({context.kv_heads, -1, -1});
 }
 
 PreparedSide prepare_side(const Context& context, Which which, Prepared& prepared) {
@@ -252,7 +293,16 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
   if (rotation.keep) result.stored_rotation = rotation.used;
   result.codec = quant::make_codec(codec, context.head_dim);
   if (quant::clip_is_calibrated(codec)) {
-    result.threshold = calibrated_threshold(context, result, *quant::clip_ratio(codec), which);
+    result.shared = calibrated_threshold(context, result, *quant::clip_ratio(codec), which);
+  }
+  result.codebook_bytes = result.codec->shared_bytes();
+  if (quant::needs_sketch(codec)) {
+    result.shared = sketch_matrix(context, which);
+    result.codebook_bytes += result.shared[0].numel() * 4;
+  }
+  if (quant::learns_codebook(codec)) {
+    result.shared = codebook_of(context, side, which, result);
+    result.codebook_bytes += result.shared.numel() * 4;
   }
   return result;
 }

@@ -21,7 +21,9 @@ struct PreparedSide {
   bool passthrough = false;
   transform::Transform transform{{}, {}, {}};
   std::unique_ptr<quant::Codec> codec;  // null: passthrough
-  at::Tensor threshold;                 // [Hkv] where clipping is calibrated
+  at::Tensor shared;  // [Hkv, …] what the codec is given: calibrated clip thresholds, codebooks
+  int64_t codebook_bytes =
+      0;  // of what all tokens share: levels, codebooks, the matrix of a sketch
   at::Tensor
       stored_rotation;  // what `rotation/` of the cell holds; undefined: none, or a Hadamard matrix
 };

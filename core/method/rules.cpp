@@ -28,6 +28,8 @@ void add_side(const Settings& side, const std::string& name, int64_t head_dim, S
   const Settings codec = below(side, "codec.");
   for (const std::string& key : used_keys(side)) {
     nlohmann::json value = side.at(key);
+    const Param* param = declared(side, key);
+    if (param != nullptr && param->quiet && value == param->fallback) continue;
     if (key == "codec.group") value = quant::effective_group(codec, head_dim);
     if (key == "codec.clip" && !quant::clip_ratio(codec)) value = "none";
     result[name + "." + key] = std::move(value);
@@ -123,7 +125,8 @@ std::vector<std::string> notes(const Recipe& recipe, int64_t head_dim) {
   std::vector<std::string> result;
   for (const std::string& name : kSides) {
     const Settings side = recipe.side(name);
-    if (is_per_token(side) && get_int(side, "codec.group") > head_dim) {
+    if (is_per_token(side) && quant::has_param(below(side, "codec."), "group") &&
+        get_int(side, "codec.group") > head_dim) {
       result.push_back(fmt::format("{}: the per-token group {} became the head dimension {}", name,
                                    get_int(side, "codec.group"), head_dim));
     }

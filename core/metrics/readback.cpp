@@ -10,6 +10,7 @@ SideBytes captured_bytes(const calibrate::PreparedSide& side, at::IntArrayRef si
   if (side.passthrough) return bytes;
   if (side.transform.center().defined()) bytes.center = sizes[1] * sizes[3] * 4;
   if (side.stored_rotation.defined()) bytes.rotation = side.stored_rotation.numel() * 4;
+  bytes.rotation += side.codebook_bytes;
   return bytes;
 }
 

@@ -55,15 +55,13 @@ class Side {
     // Nothing was encoded: one row of zeros tells what caches will hold.
     const at::Tensor row =
         at::zeros({captured_.size(1), bytes.row_tokens, captured_.size(3)}, at::kFloat);
-    const quant::Encoded encoded = prepared_.codec->encode(row, prepared_.threshold);
-    bytes.code_row = captured_.size(0) * size_in_memory(encoded.codes) / bytes.row_tokens;
-    bytes.param_row = captured_.size(0) * size_in_memory(encoded.params);
+    const quant::Encoded encoded = prepared_.codec->encode(row, prepared_.shared);
+    bytes.code_row = captured_.size(0) * encoded.code_bytes() / bytes.row_tokens;
+    bytes.param_row = captured_.size(0) * encoded.param_bytes();
     return bytes;
   }
 
  private:
-  static int64_t size_in_memory(const at::Tensor& x) { return x.numel() * x.element_size(); }
-
   at::Tensor span() const { return captured_.narrow(2, begin_, count_); }
 
   /// Tokens [first, first + n) of the span.
@@ -72,12 +70,12 @@ class Side {
     at::Tensor scale;
     if (scales_.defined())
       scale = scales_[sequence][scales_.size(1) == 1 ? 0 : head].narrow(0, first, n);
-    at::Tensor threshold;
-    if (prepared_.threshold.defined()) threshold = prepared_.threshold.narrow(0, head, 1);
+    at::Tensor shared;
+    if (prepared_.shared.defined()) shared = prepared_.shared.narrow(0, head, 1);
     const at::Tensor entering = prepared_.transform.forward(x, head, scale);
-    const quant::Encoded encoded = prepared_.codec->encode(entering.unsqueeze(0), threshold);
-    code_bytes_ += size_in_memory(encoded.codes);
-    param_bytes_ += size_in_memory(encoded.params);
+    const quant::Encoded encoded = prepared_.codec->encode(entering.unsqueeze(0), shared);
+    code_bytes_ += encoded.code_bytes();
+    param_bytes_ += encoded.param_bytes();
     encoded_tokens_ += n;
     decoded.values.narrow(0, first, n)
         .copy_(prepared_.transform.backward(prepared_.codec->decode(encoded)[0], head, scale));

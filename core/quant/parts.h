@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <vector>
 
 #include "base/part.h"
@@ -13,7 +14,17 @@ const std::vector<Part>& codec_parts();
 /// Whether a codec keeps its side as captured: no transform, no history.
 bool is_passthrough(const Settings& codec);
 
-/// Tokens that must be quantized together: the group on `axis: channel`, else 1.
+/// The named parameters of the uniform codec, for codecs that share them.
+std::vector<Param> params_like_uniform(std::initializer_list<const char*> keys);
+
+/// The parameters of the uniform codec that only the reference has: quiet ones (part.h).
+std::vector<Param> uniform_switches();
+
+/// Whether this codec has the parameter, and it means something beside the others.
+bool has_param(const Settings& codec, const std::string& key);
+
+/// Tokens that must be quantized together: the group of uniform codecs on `axis: channel` (the page
+/// of boosted ones), else 1.
 int64_t token_group(const Settings& codec);
 
 /// The group as used at this head size: a per-token group larger than the head is the head.

@@ -16,6 +16,11 @@ at::ScalarType scalar_type(DType type) {
   return at::kFloat;
 }
 
+DType float_type(const Settings& settings, const std::string& key) {
+  const std::string name = get_text(settings, key);
+  return name == "fp32" ? DType::fp32 : name == "fp16" ? DType::fp16 : DType::bf16;
+}
+
 double largest(DType type) {
   switch (type) {
     case DType::fp32:

@@ -66,6 +66,13 @@ at::Tensor random_orthogonal(int64_t head_dim, int64_t seed) {
   return q * r.diagonal().sign().unsqueeze(0);
 }
 
+at::Tensor random_orthogonal_parts(int64_t head_dim, int64_t first, int64_t seed) {
+  // The second matrix takes a stream that no seed of the first reaches.
+  constexpr int64_t kSecond = int64_t{1} << 41;
+  return at::block_diag(
+      {random_orthogonal(first, seed), random_orthogonal(head_dim - first, seed + kSecond)});
+}
+
 Transform::Transform(at::Tensor center, at::Tensor rotation, TokenScale scale)
     : center_(std::move(center)), rotation_(std::move(rotation)), scale_(scale) {}
 

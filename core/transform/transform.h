@@ -26,6 +26,9 @@ at::Tensor hadamard(int64_t head_dim);
 /// A Haar-distributed orthogonal matrix, float64 [d, d], the same for the same seed.
 at::Tensor random_orthogonal(int64_t head_dim, int64_t seed);
 
+/// Two of them on the diagonal: of the first `first` channels and of the others.
+at::Tensor random_orthogonal_parts(int64_t head_dim, int64_t first, int64_t seed);
+
 /// What is done to one side between the captured tensor and the codec, and its inverse (contract
 /// section 4.2). Row vectors: y = ((x − center)·R)/scale.
 class Transform {

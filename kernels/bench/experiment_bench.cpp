@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "config/experiment.h"
 #include "config/plan.h"
+#include "method/recipe.h"
 #include "run/describe.h"
 #include "run/runner.h"
 #include "samples.h"
@@ -89,24 +90,24 @@ void experiment(benchmark::State& state, const std::string& name, bool warm) {
   }
 }
 
-/// One layer of 32,768 tokens × 8 KV heads × d = 128: time and memory above what the program held
-/// before.
-void large_layer(benchmark::State& state, const std::string& method) {
+/// One layer of `tokens` tokens × 8 KV heads × d = 128: time and memory above what the program held
+/// before. Both with what calibration takes.
+void layer(benchmark::State& state, const std::string& method, int tokens) {
   const Scratch scratch;
   const std::string data =
       "source: synthetic, pattern: mean_dominated, kv_heads: 8, q_heads: 32, head_dim: 128";
   // The shortest calibration set that no row warns of: half the length.
-  std::ofstream(scratch / "large.yaml") << fmt::format(
-      "schema: 1\nname: large\ndataset: {{{}, tokens: 32768}}\n"
-      "calibration: {{{}, tokens: 16384, passage: 1}}\nmethods: [{}]\n",
-      data, data, method);
+  std::ofstream(scratch / "layer.yaml") << fmt::format(
+      "schema: 1\nname: layer\ndataset: {{{}, tokens: {}}}\n"
+      "calibration: {{{}, tokens: {}, passage: 1}}\nmethods: [{}]\n",
+      data, tokens, data, tokens / 2, method);
   // Keys, values and 64 queries a head in bf16.
-  constexpr double input = 2.0 * (2.0 * 32768 * 8 * 128 + 64 * 32 * 128);
+  const double input = 2.0 * (2.0 * tokens * 8 * 128 + 64 * 32 * 128);
   for ([[maybe_unused]] auto _ : state) {
     const int64_t before = resident_bytes();
     reset_peak();
     report(state,
-           run_once(scratch / "large.yaml", {}, scratch / "out.h5", {.rerun = true, .argv = ""}));
+           run_once(scratch / "layer.yaml", {}, scratch / "out.h5", {.rerun = true, .argv = ""}));
     state.counters["memory_over_input"] = static_cast<double>(peak_bytes() - before) / input;
   }
 }
@@ -167,7 +168,11 @@ void register_experiments() {
       [](benchmark::State& state) { experiment(state, "sweeps/group_window.yaml", false); });
   for (const char* method : {"kivi", "oscar_ots", "quarot_windows", "oscar_cov"}) {
     add(fmt::format("name:{}/tokens:32768/heads:32x8/dim:128", method),
-        [method](benchmark::State& state) { large_layer(state, method); });
+        [method](benchmark::State& state) { layer(state, method, 32768); });
+  }
+  for (const std::string& method : method::method_ids()) {
+    add(fmt::format("name:{}/tokens:8192/heads:32x8/dim:128", method),
+        [method](benchmark::State& state) { layer(state, method, 8192); });
   }
   add("name:sharing", sharing);
 }

@@ -72,7 +72,7 @@ class ReferenceCache {
         at::Tensor scale;
         if (scales.defined()) scale = scales[b][scales.size(1) == 1 ? 0 : h];
         at::Tensor threshold;
-        if (side.threshold.defined()) threshold = side.threshold.narrow(0, h, 1);
+        if (side.shared.defined()) threshold = side.shared.narrow(0, h, 1);
         const at::Tensor y = side.transform.forward(span[b][h], h, scale);
         const at::Tensor back =
             side.codec->decode(side.codec->encode(y.unsqueeze(0), threshold))[0];

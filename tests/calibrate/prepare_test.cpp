@@ -131,8 +131,8 @@ TEST_CASE("calibrated thresholds are order statistics of what enters the codec",
       recipe("quarot_windows_centered",
              {{"key.codec.clip_source", "calibrated"}, {"key.token_scale", "l2_head"}});
   const Prepared made = prepared(method, &sample);
-  REQUIRE(made.key.threshold.sizes() == at::IntArrayRef({2}));
-  CHECK_FALSE(made.value.threshold.defined());
+  REQUIRE(made.key.shared.sizes() == at::IntArrayRef({2}));
+  CHECK_FALSE(made.value.shared.defined());
   for (int64_t head = 0; head < 2; ++head) {
     std::vector<float> all;
     for (int64_t b = 0; b < 2; ++b) {
@@ -147,7 +147,7 @@ TEST_CASE("calibrated thresholds are order statistics of what enters the codec",
     }
     std::sort(all.begin(), all.end());
     // 4,096 values, ratio 0.96: index 3,932.
-    CHECK(made.key.threshold[head].item<float>() == Approx(all[3932]).epsilon(1e-6));
+    CHECK(made.key.shared[head].item<float>() == Approx(all[3932]).epsilon(1e-6));
   }
 }
 

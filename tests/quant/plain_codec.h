@@ -27,6 +27,13 @@ inline kvlab::Settings uniform(kvlab::Settings changes = {}) {
                                 {"clip_kind", "order"},
                                 {"clip_scope", "row"},
                                 {"clip_source", "dynamic"},
+                                {"clip_search", "sort"},
+                                {"hold_zero", false},
+                                {"least_range", "none"},
+                                {"zero_group", "unit_step"},
+                                {"codes_from", "stored"},
+                                {"arithmetic", "fp32"},
+                                {"decode_arithmetic", "fp32"},
                                 {"rounding", "half_even"},
                                 {"params", "fp32"}});
   return changes;

@@ -1,0 +1,204 @@
+#include "quant/sparse_dense.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "quant/packing.h"
+#include "quant/parts.h"
+#include "quant/rounding.h"
+
+namespace kvlab::quant {
+namespace {
+
+constexpr int64_t kMostChannels = 256;  // places are bytes
+
+struct SparseSpec {
+  int64_t bits = 2;
+  bool per_channel = false;
+  double outliers = 0.01;  // share of the values, half of them at either end
+  DType params = DType::fp16;
+};
+
+/// A quantile, linear between order statistics, over the dimension, which stays as 1.
+at::Tensor quantile(const at::Tensor& x, double share, int64_t dim) {
+  const at::Tensor sorted = std::get<0>(x.sort(dim));
+  const double place = share * static_cast<double>(x.size(dim) - 1);
+  const auto below = static_cast<int64_t>(place);
+  const int64_t above = std::min(below + 1, x.size(dim) - 1);
+  const at::Tensor low = sorted.narrow(dim, below, 1);
+  return low + (sorted.narrow(dim, above, 1) - low) * (place - static_cast<double>(below));
+}
+
+struct Ends {
+  at::Tensor lower, upper;
+};
+
+/// The values beyond which outliers lie.
+Ends thresholds(const at::Tensor& x, double outliers, int64_t dim) {
+  return {quantile(x, outliers / 2.0, dim), quantile(x, 1.0 - outliers / 2.0, dim)};
+}
+
+at::Tensor beyond(const at::Tensor& x, const Ends& ends) {
+  return x.gt(ends.upper).logical_or_(x.lt(ends.lower));
+}
+
+/// Ends of what is left of each row without its outliers.
+Ends trimmed(const at::Tensor& x, const at::Tensor& outlier) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return {x.masked_fill(outlier, kInfinity).amin(-1, true),
+          x.masked_fill(outlier, -kInfinity).amax(-1, true)};
+}
+
+/// Middle and half width. A range of nothing has a width of 1.
+struct Range {
+  at::Tensor offset, width;
+};
+
+Range range_of(const Ends& ends) {
+  const at::Tensor width = (ends.upper - ends.lower) / 2.0;
+  return {(ends.upper + ends.lower) / 2.0, width.masked_fill(width.eq(0), 1.0)};
+}
+
+at::Tensor nearest(const at::Tensor& unit, const at::Tensor& signposts) {
+  const int64_t last = signposts.size(0) - 1;
+  const at::Tensor thresholds_between =
+      (signposts.narrow(0, 0, last) + signposts.narrow(0, 1, last)) / 2.0;
+  return at::searchsorted(thresholds_between.contiguous(), unit.contiguous());
+}
+
+class SparseDense final : public Codec {
+ public:
+  explicit SparseDense(SparseSpec spec) : spec_(spec) {}
+
+  Encoded encode(const at::Tensor& x, const at::Tensor& shared) const override {
+    if (!shared.defined())
+      throw Error("the calibrated signposts of a sparse_dense codec are missing");
+    const at::Tensor signposts = signposts_of(shared);
+    at::Tensor outlier;
+    Encoded encoded;
+    Range range;
+    if (spec_.per_channel) {
+      const Ends ends = calibrated_ends(shared, x.size(2));
+      outlier = beyond(x, ends);
+      range = range_of(ends);
+      encoded.params = at::empty({x.size(0), x.size(1), 0}, scalar_type(spec_.params));
+    } else {
+      outlier = beyond(x, thresholds(x, spec_.outliers, -1));
+      const Range exact = range_of(trimmed(x, outlier));
+      encoded.params =
+          at::cat({round_to(exact.width, spec_.params), round_to(exact.offset, spec_.params)}, -1)
+              .to(scalar_type(spec_.params));
+      range = stored_range(encoded);
+    }
+    const at::Tensor codes = nearest((x - range.offset) / range.width, signposts);
+    encoded.codes = pack(codes.masked_fill(outlier, 0).to(at::kByte), spec_.bits);
+    // Row by row: how many, which channels, and their values.
+    encoded.more = {outlier.sum(-1).to(at::kByte), outlier.nonzero().select(1, 2).to(at::kByte),
+                    round_to(x.masked_select(outlier), spec_.params).to(scalar_type(spec_.params))};
+    encoded.saturated = at::zeros({x.size(0)}, at::kLong);
+    encoded.shared = shared;
+    return encoded;
+  }
+
+  at::Tensor decode(const Encoded& encoded) const override {
+    const at::Tensor codes = unpack(encoded.codes, spec_.bits).to(at::kLong);
+    const at::Tensor signposts = signposts_of(encoded.shared);
+    const Range range = spec_.per_channel ? range_of(calibrated_ends(encoded.shared, codes.size(2)))
+                                          : stored_range(encoded);
+    const at::Tensor unit = signposts.index_select(0, codes.flatten()).reshape(codes.sizes());
+    at::Tensor values = (unit * range.width + range.offset).contiguous();
+    const at::Tensor row = at::arange(codes.size(0) * codes.size(1), at::kLong)
+                               .repeat_interleave(encoded.more[0].to(at::kLong).flatten());
+    values.view({-1, codes.size(2)})
+        .index_put_({row, encoded.more[1].to(at::kLong)}, encoded.more[2].to(at::kFloat));
+    return values;
+  }
+
+ private:
+  /// One codebook a layer: every head's row ends with it.
+  at::Tensor signposts_of(const at::Tensor& shared) const {
+    const int64_t levels = int64_t{1} << spec_.bits;
+    return shared[0].narrow(0, shared.size(1) - levels, levels);
+  }
+
+  static Ends calibrated_ends(const at::Tensor& shared, int64_t d) {
+    return {shared.narrow(1, 0, d).unsqueeze(1), shared.narrow(1, d, d).unsqueeze(1)};
+  }
+
+  static Range stored_range(const Encoded& encoded) {
+    const at::Tensor stored = encoded.params.to(at::kFloat);
+    const at::Tensor width = stored.narrow(-1, 0, 1);
+    return {stored.narrow(-1, 1, 1), width.masked_fill(width.eq(0), 1.0)};
+  }
+
+  SparseSpec spec_;
+};
+
+SparseSpec spec_of(const Settings& codec) {
+  SparseSpec spec;
+  spec.bits = get_int(codec, "bits");
+  spec.per_channel = get_text(codec, "axis") == "channel";
+  spec.outliers = get_real(codec, "sparse");
+  spec.params = float_type(codec, "params");
+  return spec;
+}
+
+}  // namespace
+
+Part sparse_dense_part() {
+  std::vector<Param> params = params_like_uniform({"bits", "axis", "params"});
+  params.push_back({.key = "sparse",
+                    .type = Param::Type::real,
+                    .fallback = 0.01,
+                    .least = 0.0,
+                    .most = 0.5,
+                    .help = "share of the values that are kept as they are, half at either end"});
+  params.push_back({.key = "signpost_steps",
+                    .type = Param::Type::integer,
+                    .fallback = 50,
+                    .least = 1,
+                    .most = 10000,
+                    .help = "most steps of the k-means that finds the signposts"});
+  return {.family = "codec",
+          .name = "sparse_dense",
+          .help =
+              "k-means signposts between calibrated (axis channel) or own (axis token) ends, "
+              "outliers kept apart",
+          .params = std::move(params),
+          .calibrated = true,
+          .refuse = [](const Settings& side, int64_t head_dim) -> std::optional<std::string> {
+            const int64_t bits = get_int(side, "codec.bits");
+            if (head_dim * bits % 8 != 0) {
+              return fmt::format("{} codes of {} bits do not fill whole bytes", head_dim, bits);
+            }
+            if (head_dim > kMostChannels - 1) {
+              return fmt::format("places of outliers are bytes: a head of {} channels is too large",
+                                 head_dim);
+            }
+            return std::nullopt;
+          }};
+}
+
+std::unique_ptr<Codec> make_sparse_dense(const Settings& codec, int64_t) {
+  return std::make_unique<SparseDense>(spec_of(codec));
+}
+
+at::Tensor learn_sparse_dense(const Settings& codec, const at::Tensor& x,
+                              const at::Tensor& weight) {
+  const SparseSpec spec = spec_of(codec);
+  const Ends ends = thresholds(x, spec.outliers, spec.per_channel ? 1 : -1);
+  const at::Tensor outlier = beyond(x, ends);
+  const Range range = range_of(spec.per_channel ? ends : trimmed(x, outlier));
+  const at::Tensor inner = outlier.logical_not();
+  const at::Tensor unit = ((x - range.offset) / range.width).masked_select(inner);
+  const at::Tensor signposts =
+      kmeans_scalars(unit, weight.defined() ? weight.masked_select(inner) : at::Tensor(),
+                     int64_t{1} << spec.bits, get_int(codec, "signpost_steps"))
+          .to(at::kFloat)
+          .unsqueeze(0)
+          .expand({x.size(0), -1});
+  if (!spec.per_channel) return signposts.contiguous();
+  return at::cat({ends.lower.squeeze(1), ends.upper.squeeze(1), signposts}, 1);
+}
+
+}  // namespace kvlab::quant
