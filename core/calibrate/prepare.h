@@ -24,6 +24,10 @@ struct PreparedSide {
   at::Tensor threshold;                 // [Hkv] where clipping is calibrated
   at::Tensor
       stored_rotation;  // what `rotation/` of the cell holds; undefined: none, or a Hadamard matrix
+  bool is_basis = false;     // that it is no rotation: its columns need not be orthogonal
+  at::Tensor order;          // int64 [Hkv·d]: where reordered channels come from
+  int64_t shared_bytes = 0;  // of rotations, bases and orders, once a layer
+  bool pre_rope = false;     // the side is quantized before RoPE
 };
 
 /// A method ready to encode one layer.

@@ -118,8 +118,10 @@ std::map<std::string, Expected> contract_table() {
 
 }  // namespace
 
-TEST_CASE("presets stand in the contract's order") {
-  CHECK(method::method_ids() ==
+TEST_CASE("presets stand in the contract's order, methods of later parts behind them") {
+  const std::vector<std::string> ids = method::method_ids();
+  REQUIRE(ids.size() >= 19);
+  CHECK(std::vector<std::string>(ids.begin(), ids.begin() + 19) ==
         std::vector<std::string>{"bf16", "int2_naive", "int2_naive_symmetric", "int2_naive_windows",
                                  "kivi", "kivi_g128", "kcvt_base", "token_scale", "hadamard",
                                  "oscar_ots", "quarot", "quarot_token", "quarot_windows",
@@ -167,7 +169,9 @@ TEST_CASE("every preset says what it is and where its sources differ") {
     INFO(id);
     const method::Recipe& recipe = method::preset(id);
     CHECK_FALSE(recipe.title.empty());
-    CHECK_FALSE(recipe.source.code.empty());
+    // Code that was read, or a word that there was none.
+    CHECK(
+        (!recipe.source.code.empty() || recipe.source.origin.starts_with("from the description")));
     CHECK_FALSE(recipe.source.differs.empty());
     for (const std::string& sentence : recipe.source.differs) CHECK(sentence.back() == '.');
   }
