@@ -38,7 +38,6 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "backend_unknown": (["run", "small.yaml", "--backend", "gpu"], r"'gpu'"),
     "diff": (["diff", "a.h5", "b.h5"], r"'diff' is not in this release"),
     "claims_missing": (["claims", "nowhere.h5"], r"nowhere\.h5.*no such file"),
-    "convert": (["convert", "a.h5", "b.pt"], r"'convert' is not in this release"),
     "latex": (["table", "small.h5", "--format", "latex"], r"latex.*later release|latex.*this release"),
     "unknown_format": (["table", "small.h5", "--format", "cvs"], r"'cvs'.*did you mean 'csv'"),
     "unknown_rows": (["table", "small.h5", "--rows", "lable"], r"--rows.*'lable'.*did you mean 'label'"),
