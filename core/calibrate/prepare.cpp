@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "calibrate/basis.h"
 #include "calibrate/covariance.h"
+#include "calibrate/heads.h"
 #include "calibrate/sequences.h"
 #include "data/pre_rope.h"
 #include "quant/parts.h"
@@ -122,10 +123,13 @@ at::Tensor center_of(const Context& context, const Settings& side, Which which) 
   return stored_side(context, what, which,
                      [&] {
                        RotationSide made;
-                       made.center = context.tokens(side, which, "center: head_mean")
-                                         .to(at::kDouble)
-                                         .mean(std::array<int64_t, 2>{0, 2})
-                                         .to(at::kFloat);
+                       const at::Tensor x = context.tokens(side, which, "center: head_mean");
+                       made.center = stack_heads(context.kv_heads, [&](int64_t head) {
+                         return x.select(1, head)
+                             .to(at::kDouble)
+                             .mean(std::array<int64_t, 2>{0, 1})
+                             .to(at::kFloat);
+                       });
                        return made;
                      })
       .center;
@@ -365,14 +369,13 @@ std::vector<at::Tensor> entering_values(const Context& context, const PreparedSi
 /// int(ratio·n): [Hkv].
 at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side,
                                 const Settings& settings, double ratio, Which which) {
-  std::vector<at::Tensor> thresholds;
-  for (const at::Tensor& head :
-       entering_values(context, side, settings, which, "clip_source: calibrated")) {
-    const at::Tensor values = head.abs().flatten();
+  const std::vector<at::Tensor> entering =
+      entering_values(context, side, settings, which, "clip_source: calibrated");
+  return stack_heads(context.kv_heads, [&](int64_t head) {
+    const at::Tensor values = entering[static_cast<size_t>(head)].abs().flatten();
     const auto index = static_cast<int64_t>(ratio * static_cast<double>(values.numel()));
-    thresholds.push_back(std::get<0>(at::kthvalue(values, index + 1)));
-  }
-  return at::stack(thresholds);
+    return std::get<0>(at::kthvalue(values, index + 1));
+  });
 }
 
 /// Order, basis and rotation as one, and what they take.

@@ -21,7 +21,8 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 /// of a pool have no error, tokens that are gone at the last step do not count.
 class SideErrors {
  public:
-  SideErrors(bool passthrough, const at::Tensor& captured, const Schedule& schedule)
+  SideErrors(bool passthrough, const at::Tensor& captured, const Schedule& schedule,
+             bool by_channel)
       : passthrough_(passthrough),
         captured_(captured),
         schedule_(schedule),
@@ -35,6 +36,10 @@ class SideErrors {
     there_ = at::zeros({heads}, at::kDouble);
     saturated_ = at::zeros({heads}, at::kDouble);
     nonfinite_ = at::zeros({heads}, at::kDouble);
+    if (by_channel && count_ > 0) {
+      const int64_t blocks = (count_ + kBlock - 1) / kBlock;
+      channels_ = at::zeros({batch, heads, blocks, captured.size(3)}, at::kDouble);
+    }
   }
 
   void add(int64_t sequence, int64_t head, const Decoded& decoded) {
@@ -48,15 +53,19 @@ class SideErrors {
       const auto part = [&](const at::Tensor& of) {
         return of[sequence][head].narrow(0, first, n);
       };
-      const auto clear = [&](const at::Tensor& of, const at::Tensor& tokens) {
-        if (tokens.defined()) part(of).masked_fill_(tokens.narrow(0, first, n), 0.0);
-      };
       const at::Tensor values = decoded.values.narrow(0, first, n);
       const at::Tensor exact = captured.narrow(0, first, n).to(values.scalar_type());
-      part(squared_error_).copy_((values - exact).square_().sum(-1));
+      at::Tensor squared_errors = (values - exact).square_();
+      if (exact_tokens.defined()) {
+        squared_errors.masked_fill_(exact_tokens.narrow(0, first, n).unsqueeze(1), 0.0);
+      }
+      part(squared_error_).copy_(squared_errors.sum(-1));
+      for (int64_t t = 0; channels_.defined() && t < n; t += kBlock) {
+        const at::Tensor block = squared_errors.narrow(0, t, std::min(kBlock, n - t));
+        channels_[sequence][head][(first + t) / kBlock].copy_(block.sum(0));
+      }
       part(squared_).copy_(exact.square().sum(-1));
-      clear(squared_error_, exact_tokens);
-      clear(squared_, gone);
+      if (gone.defined()) part(squared_).masked_fill_(gone.narrow(0, first, n), 0.0);
       at::Tensor wrong = values.isfinite().logical_not_();
       if (exact_tokens.defined()) {
         wrong.masked_fill_(exact_tokens.narrow(0, first, n).unsqueeze(1), false);
@@ -98,6 +107,12 @@ class SideErrors {
     return all;
   }
 
+  /// "k_se" and, where the side is quantized, "k_se_channels", or those of v (evaluate.h).
+  void by_token(const std::string& name, Arrays& arrays) const {
+    arrays[name + "_se"] = over_all_tokens(squared_error_);
+    if (channels_.defined()) arrays[name + "_se_channels"] = channels_;
+  }
+
   bool passthrough() const { return passthrough_; }
   int64_t count() const { return count_; }
   const at::Tensor& squared_error() const { return squared_error_; }
@@ -123,7 +138,9 @@ class SideErrors {
   at::Tensor captured_;  // [B, Hkv, T, d]
   const Schedule& schedule_;
   int64_t begin_;
-  int64_t count_ = 0;                                // tokens of the span
+  int64_t count_ = 0;                    // tokens of the span
+  static constexpr int64_t kBlock = 32;  // tokens of a row of channels_
+  at::Tensor channels_;                  // [B, Hkv, blocks, d], undefined: not asked for
   at::Tensor squared_error_, squared_, codec_norm_;  // [B, Hkv, n]
   at::Tensor there_;                                 // [Hkv], tokens that count
   at::Tensor saturated_, nonfinite_;                 // [Hkv]
@@ -166,8 +183,8 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   const Schedule schedule(recipe.settings, sample);
   const auto measures = [&](const char* word) { return measure.count(word) > 0; };
   const auto readback = make_readback(backend, context, method, recipe, schedule);
-  SideErrors key(method.key.passthrough, sample.k, schedule);
-  SideErrors value(method.value.passthrough, sample.v, schedule);
+  SideErrors key(method.key.passthrough, sample.k, schedule, measures("tokens"));
+  SideErrors value(method.value.passthrough, sample.v, schedule, measures("tokens"));
   AttentionErrors attention_errors(sample.q, sample.w_o);
 
   const bool attends = measures("attention") || measures("tokens");
@@ -212,8 +229,9 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   }
   if (measures("tokens")) {
     measured.tokens = attention_errors.by_probe();
-    measured.tokens["k_se"] = key.over_all_tokens(key.squared_error());
-    measured.tokens["v_se"] = value.over_all_tokens(value.squared_error());
+    measured.tokens["position"] = sample.positions.to(at::kDouble);
+    key.by_token("k", measured.tokens);
+    value.by_token("v", measured.tokens);
     measured.tokens["k_norm"] = captured_norms(sample.k);
     measured.tokens["v_norm"] = captured_norms(sample.v);
   }

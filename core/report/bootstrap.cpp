@@ -1,6 +1,7 @@
 #include "report/bootstrap.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -24,7 +25,7 @@ size_t draw(std::mt19937_64& engine, size_t count) {
 
 }  // namespace
 
-Interval bootstrap(const std::vector<double>& passages) {
+Interval bootstrap(const std::vector<double>& passages, double margin) {
   std::mt19937_64 engine(kSeed);
   std::vector<double> means(kResamples);
   for (double& mean : means) {
@@ -33,9 +34,19 @@ Interval bootstrap(const std::vector<double>& passages) {
     mean = sum / static_cast<double>(passages.size());
   }
   std::sort(means.begin(), means.end());
-  // A mean of exactly zero speaks for neither side, so it counts against both.
-  const auto below = std::upper_bound(means.begin(), means.end(), 0.0) - means.begin();
-  const auto above = means.end() - std::lower_bound(means.begin(), means.end(), 0.0);
+  // A mean on the line speaks for neither side, so it counts against both.
+  const auto up_to = [&](double line) {
+    return std::upper_bound(means.begin(), means.end(), line) - means.begin();
+  };
+  const auto from = [&](double line) {
+    return means.end() - std::lower_bound(means.begin(), means.end(), line);
+  };
+  const auto smaller_side = [&]() -> std::ptrdiff_t {
+    if (margin <= 0) return std::min(up_to(0), from(0));
+    const auto inside = [&](double mean) { return std::abs(mean) <= margin; };
+    return std::min(up_to(-margin) + from(margin),
+                    std::count_if(means.begin(), means.end(), inside));
+  };
   // The observed sample is one of the resamples: a share is never zero.
   const auto share = [](std::ptrdiff_t count) {
     return static_cast<double>(count + 1) / static_cast<double>(kResamples + 1);
@@ -43,7 +54,7 @@ Interval bootstrap(const std::vector<double>& passages) {
   return {.mean = mean_of(passages),
           .low = means[kResamples * 25 / 1000],
           .high = means[kResamples * 975 / 1000 - 1],
-          .p = std::min(1.0, 2 * share(std::min(below, above)))};
+          .p = std::min(1.0, 2 * share(smaller_side()))};
 }
 
 std::vector<double> holm(const std::vector<double>& p) {

@@ -11,4 +11,7 @@ data::ProbeChoice choice(const config::Probes& probes);
 /// process.
 config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes);
 
+/// The experiment's plan, with its datasets described and what its backend cannot take left out.
+config::Plan make_plan(const config::Experiment& experiment);
+
 }  // namespace kvlab::run
