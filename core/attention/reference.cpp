@@ -44,26 +44,39 @@ Read cached_attention(const at::Tensor& q, const HeadCache& cache, const Exact& 
   read.log_weights = exact.log_weights;
   read.key_error = at::zeros_like(exact.output);
   read.value_error = at::zeros_like(exact.output);
+  read.evicted = cache.evicted;
   const at::Tensor end = positions + 1;
+  // A boundary never passes the probe, but the span it is compared on ends at T.
+  const auto decoded = [&](int64_t n, const at::Tensor& boundary) {
+    const at::Tensor history = before(cache.begin, n, at::minimum(boundary, end));
+    return cache.held.defined() ? history.logical_and(cache.held.logical_not()) : history;
+  };
 
-  if (cache.k_read.defined() && cache.k_read.size(0) > 0) {
-    const int64_t n = cache.k_read.size(0);
-    // A boundary never passes the probe, but the span it is compared on ends at T.
-    const at::Tensor decoded = before(cache.begin, n, at::minimum(cache.key_boundary, end));
-    const at::Tensor logits = q.matmul(cache.k_read.t()).mul_(logit_scale(q));
+  const bool reads_keys = cache.k_read.defined() && cache.k_read.size(0) > 0;
+  if (reads_keys || cache.evicted.defined()) {
     read.logits = exact.logits.clone();
-    at::Tensor history = read.logits.narrow(1, cache.begin, n);
-    history.copy_(at::where(decoded, logits, history));
+    if (reads_keys) {
+      const int64_t n = cache.k_read.size(0);
+      const at::Tensor logits = q.matmul(cache.k_read.t()).mul_(logit_scale(q));
+      at::Tensor history = read.logits.narrow(1, cache.begin, n);
+      history.copy_(at::where(decoded(n, cache.key_boundary), logits, history));
+    }
+    if (cache.evicted.defined()) {
+      read.logits.masked_fill_(cache.evicted, -std::numeric_limits<double>::infinity());
+    }
     read.log_weights = read.logits.log_softmax(-1);
     const at::Tensor visible = before(0, cache.v.size(0), end);
     read.key_error = weighted(read.log_weights.exp() - exact.log_weights.exp(), cache.v, visible);
   }
   if (cache.v_read.defined() && cache.v_read.size(0) > 0) {
     const int64_t n = cache.v_read.size(0);
-    const at::Tensor decoded = before(cache.begin, n, at::minimum(cache.value_boundary, end));
+    at::Tensor reads = decoded(n, cache.value_boundary);
+    if (cache.evicted.defined()) {
+      reads = reads.logical_and(cache.evicted.narrow(1, cache.begin, n).logical_not());
+    }
     const at::Tensor weights =
-        read.log_weights.narrow(1, cache.begin, n).exp().masked_fill_(decoded.logical_not(), 0.0);
-    read.value_error = weighted(weights, cache.v_read - cache.v.narrow(0, cache.begin, n), decoded);
+        read.log_weights.narrow(1, cache.begin, n).exp().masked_fill_(reads.logical_not(), 0.0);
+    read.value_error = weighted(weights, cache.v_read - cache.v.narrow(0, cache.begin, n), reads);
   }
   return read;
 }

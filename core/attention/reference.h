@@ -23,14 +23,19 @@ struct HeadCache {
   int64_t begin = 0;
   at::Tensor key_boundary;    // int64 [P]: tokens [begin, boundary) are read decoded
   at::Tensor value_boundary;  // int64 [P]
+  at::Tensor held;  // bool [P, n]: tokens of [begin, begin + n) that are read as captured all the
+                    // same; undefined: none
+  at::Tensor evicted;  // bool [P, T]: tokens that are not there any more; undefined: none
 };
 
-/// Attention through the cache. The error vectors add up to output − exact.output exactly.
+/// Attention through the cache: an evicted token has the logit −inf and the probability 0. The
+/// error vectors add up to output − exact.output exactly.
 struct Read {
   at::Tensor logits;       // [P, T]
   at::Tensor log_weights;  // [P, T]
   at::Tensor key_error;    // [P, d] (P̂ − P)·V
   at::Tensor value_error;  // [P, d] P̂·(V̂ − V)
+  at::Tensor evicted;      // of the HeadCache
 };
 
 Read cached_attention(const at::Tensor& q, const HeadCache& cache, const Exact& exact,

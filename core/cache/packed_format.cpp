@@ -36,6 +36,13 @@ kernels::SideFormat side_format(const UniformSpec& spec) {
   return format;
 }
 
+/// Of those that have a kernel.
+kernels::Type norm_type(TokenScale::Params params) {
+  return params == TokenScale::Params::fp32   ? kernels::Type::f32
+         : params == TokenScale::Params::fp16 ? kernels::Type::f16
+                                              : kernels::Type::bf16;
+}
+
 /// The format of a recipe that quantizes both sides.
 kernels::Format format_of(const Settings& key, const Settings& value, int64_t head_dim,
                           DType captured) {
@@ -46,7 +53,7 @@ kernels::Format format_of(const Settings& key, const Settings& value, int64_t he
   const TokenScale scale = TokenScale::from(key);
   if (scale.kind != TokenScale::Kind::none) {
     format.norm = scale.shared() ? kernels::Norm::heads : kernels::Norm::head;
-    format.norm_type = kernel_type(scale.params);
+    format.norm_type = norm_type(scale.params);
     format.norm_inverse = scale.inverse;
   }
   format.window = kernel_type(captured);
@@ -77,6 +84,23 @@ std::optional<std::string> refused_side(const Settings& side, const std::string&
     return fmt::format("{}.codec.{} {} has no kernel", name, param.key,
                        value.is_string() ? value.get<std::string>() : value.dump());
   }
+  for (const char* stage : {"reorder", "basis"}) {
+    if (get_text(side, stage) == "none") continue;
+    return fmt::format("{}.{} {} has no kernel", name, stage, get_text(side, stage));
+  }
+  if (get_text(side, "space") != "post_rope") {
+    return fmt::format("{}.space pre_rope has no kernel: attention does not apply RoPE", name);
+  }
+  if (get_text(side, "rotate").ends_with("hadamard") && get_int(side, "rotate_heads") > 1 &&
+      !get_text(side, "rotate").starts_with("covariance")) {
+    return fmt::format("{}.rotate_heads {} has no kernel: a rotation is within a head", name,
+                       get_int(side, "rotate_heads"));
+  }
+  const TokenScale scale = TokenScale::from(side);
+  if (scale.kind != TokenScale::Kind::none && scale.params > TokenScale::Params::bf16) {
+    return fmt::format("{}.token_scale_params {} has no kernel, fp32, fp16 and bf16 have", name,
+                       get_text(side, "token_scale_params"));
+  }
   if (name == "key") return std::nullopt;
   for (const char* key : {"center", "token_scale"}) {
     if (get_text(side, key) != "none") {
@@ -88,6 +112,9 @@ std::optional<std::string> refused_side(const Settings& side, const std::string&
 }
 
 std::optional<std::string> refused_windows(const Settings& recipe) {
+  if (get_text(recipe, "window.flush") == "dynamic") {
+    return "window.flush dynamic has no kernel: a kernel's windows do not look at tokens";
+  }
   constexpr int64_t kMost = std::numeric_limits<int>::max() / 4;
   for (const char* key : {"window.sink", "window.recent"}) {
     if (get_int(recipe, key) > kMost) {
@@ -107,6 +134,11 @@ kernels::Format window_format(int64_t head_dim, DType captured) {
 std::optional<std::string> refused(const Settings& recipe, int64_t head_dim, DType captured) {
   const Settings key = below(recipe, "key.");
   const Settings value = below(recipe, "value.");
+  for (const char* section : {"protect.kind", "evict.kind"}) {
+    if (get_text(recipe, section) != "none") {
+      return fmt::format("{} {} has no kernel", section, get_text(recipe, section));
+    }
+  }
   if (captured == DType::fp32) return "float32 data have no kernel, windows hold 16 bits";
   if (passes(key) && passes(value)) return kernels::refusal(window_format(head_dim, captured));
   if (passes(key) || passes(value)) {

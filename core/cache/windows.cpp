@@ -22,10 +22,12 @@ Windows::Windows(const Settings& recipe, int64_t tokens) : tokens_(tokens) {
   recent_ = get_int(recipe, "window.recent");
   begin_ = std::min(sink_, tokens);
   const std::string flush = get_text(recipe, "window.flush");
-  flush_ = flush == "full"   ? Flush::full
-           : flush == "kivi" ? Flush::kivi
-           : flush == "ring" ? Flush::ring
-                             : Flush::block;
+  flush_ = flush == "full"      ? Flush::full
+           : flush == "kivi"    ? Flush::kivi
+           : flush == "ring"    ? Flush::ring
+           : flush == "dynamic" ? Flush::dynamic
+                                : Flush::block;
+  if (flush_ == Flush::dynamic) recent_ = get_int(recipe, "window.min");
   if (recent_ == 0 && (flush_ == Flush::full || flush_ == Flush::kivi)) flush_ = Flush::block;
   unit_ = flush_ == Flush::ring && group_ == 1 ? 8 : group_;
 }
@@ -40,6 +42,7 @@ int64_t Windows::boundary(Side side, int64_t p) const {
       return begin_ + recent_ * (std::max<int64_t>(0, p - begin_) / recent_);
     case Flush::block:
     case Flush::ring:
+    case Flush::dynamic:
       break;
   }
   const int64_t room = p + 1 - begin_ - std::max<int64_t>(recent_, 1);

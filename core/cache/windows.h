@@ -10,7 +10,7 @@ namespace kvlab::cache {
 /// Which tokens a cache reads in quantized form at each step (contract section 4.3).
 class Windows {
  public:
-  enum class Flush { block, full, kivi, ring };
+  enum class Flush { block, full, kivi, ring, dynamic };
   enum class Side { key, value };
 
   /// recipe: a whole recipe's flat settings. tokens: T of the sample.
@@ -19,7 +19,13 @@ class Windows {
   /// First token that is ever quantized: min(sink, T).
   int64_t begin() const { return begin_; }
 
-  /// At step p (the cache holds tokens 0..p) tokens [begin, boundary) are read quantized.
+  Flush flush() const { return flush_; }
+
+  /// False: passthrough, no history.
+  bool quantizes(Side side) const { return side == Side::key ? keys_ : values_; }
+
+  /// At step p (the cache holds tokens 0..p) tokens [begin, boundary) are read quantized; under
+  /// `dynamic` where all blocks are even (see Schedule).
   int64_t boundary(Side side, int64_t p) const;
 
   /// Tokens quantized together: the least common multiple of the per-channel groups, 1 where there
@@ -38,8 +44,6 @@ class Windows {
  private:
   Windows() = default;
 
-  bool quantizes(Side side) const { return side == Side::key ? keys_ : values_; }
-
   int64_t tokens_ = 0;
   int64_t sink_ = 0;
   int64_t begin_ = 0;
@@ -47,7 +51,7 @@ class Windows {
   int64_t group_ = 1;
   int64_t unit_ = 1;  // tokens a block flush moves: group, or 8 under ring
   Flush flush_ = Flush::block;
-  bool keys_ = true;  // false: passthrough, no history
+  bool keys_ = true;
   bool values_ = true;
 };
 

@@ -42,6 +42,9 @@ struct LearnInput {
   at::Tensor
       base_key;  // float64 [1 or Hkv, d, d]; undefined: keys are not learned (and taken exact)
   at::Tensor base_value;  // likewise for values
+  // Learned by the inequality of the channels' mean squares in place of the attention's error.
+  bool key_by_variance = false;
+  bool value_by_variance = false;
 };
 
 /// What learning leaves behind for one side. Losses are per KV head on the held-out sequences.

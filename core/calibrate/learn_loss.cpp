@@ -20,6 +20,14 @@ using torch::autograd::tensor_list;
 /// Stands for −∞ in masked scores: p·(log p − log p_q) stays 0 there instead of 0·NaN.
 constexpr double kMasked = -1e30;
 
+/// Variance over channels of the mean squares of x·R, over the square of their mean: 0 where all
+/// channels are equally large.
+at::Tensor channel_variance(const at::Tensor& x, const at::Tensor& rotation) {
+  const at::Tensor squares = at::mm(x, rotation).square().mean(0);
+  const at::Tensor mean = squares.mean();
+  return (squares - mean).square().mean() / mean.square();
+}
+
 /// Fewest tokens to quantize in a sequence, as OptR's code has it (328 with windows of 64 and 256).
 constexpr int64_t kFewest = 8;
 
@@ -31,7 +39,9 @@ at::Tensor head_rotation(const at::Tensor& rotation, int64_t head) {
 
 HeadLoss::HeadLoss(const LearnInput& input, const std::vector<Sequence>& sequences,
                    const LearnSettings& settings, int64_t head)
-    : settings_(settings) {
+    : settings_(settings),
+      key_by_variance_(input.key_by_variance),
+      value_by_variance_(input.value_by_variance) {
   if (sequences.empty())
     throw Unsupported("learning a rotation needs training and held-out tokens");
   const at::Tensor& q = sequences.front().q;
@@ -173,6 +183,7 @@ at::Tensor HeadLoss::times_gram(const at::Tensor& error) const {
 
 at::Tensor HeadLoss::key(size_t sequence, const at::Tensor& rotation) const {
   const Part& part = parts_[sequence];
+  if (key_by_variance_) return channel_variance(part.key, rotation);
   return KeyLoss::apply(scores(part, rotation), this, &part);
 }
 
@@ -182,6 +193,7 @@ void HeadLoss::fix_keys(const at::Tensor& rotation) {
 
 at::Tensor HeadLoss::value(size_t sequence, const at::Tensor& rotation) const {
   const Part& part = parts_[sequence];
+  if (value_by_variance_) return channel_variance(part.value, rotation);
   const at::Tensor decoded = quantized(part.value, rotation, settings_.clip_value);
   const at::Tensor error =
       at::mm(at::mm(part.reading, decoded), rotation.t()) - at::mm(part.reading, part.value);

@@ -54,6 +54,8 @@ class HeadLoss {
   at::Tensor times_gram(const at::Tensor& error) const;
 
   LearnSettings settings_;
+  bool key_by_variance_ = false;
+  bool value_by_variance_ = false;
   int64_t query_heads_ = 1;
   int64_t width_ = 0;  // of the output that errors are averaged over
   at::Tensor gram_;    // [Hq/Hkv, d, d] = W_O,jᵀ·W_O,j

@@ -6,20 +6,24 @@
 #include "base/code_version.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "calibrate/basis.h"
 #include "calibrate/covariance.h"
 #include "calibrate/heads.h"
 #include "calibrate/sequences.h"
+#include "data/pre_rope.h"
 #include "quant/codebook.h"
 #include "quant/parts.h"
+#include "transform/head_hadamard.h"
+#include "transform/reorder.h"
 
 namespace kvlab::calibrate {
 namespace {
 
 enum class Which { key, value };
 
-const at::Tensor& tensor_of(const data::Sample& sample, Which which) {
-  return which == Which::key ? sample.k : sample.v;
-}
+std::string name_of(Which which) { return which == Which::key ? "key" : "value"; }
+
+bool before_rope(const Settings& side) { return get_text(side, "space") == "pre_rope"; }
 
 /// What the parts of one preparation share.
 struct Context {
@@ -31,6 +35,7 @@ struct Context {
   // Both sides need them, and neither is quick to make.
   mutable std::shared_ptr<const data::Sample> loaded = nullptr;
   mutable at::Tensor queries = {};
+  mutable at::Tensor keys_before_rope = {};
 
   const data::Sample& sample(const std::string& what) const {
     if (!calibration) throw Error(fmt::format("{} needs a calibration set", what));
@@ -41,6 +46,17 @@ struct Context {
                       loaded->kv_heads(), loaded->head_dim(), kv_heads, head_dim));
     }
     return *loaded;
+  }
+
+  /// The calibration tokens of a side in the space that it is quantized in, [B, Hkv, T, d].
+  at::Tensor tokens(const Settings& side, Which which, const std::string& what) const {
+    const data::Sample& all = sample(what);
+    if (which == Which::value) return all.v;
+    if (!before_rope(side)) return all.k;
+    if (!keys_before_rope.defined()) {
+      keys_before_rope = data::calibration_keys_before_rope(all);
+    }
+    return keys_before_rope;
   }
 
   /// C_Q of the calibration sample, [Hkv, d, d].
@@ -72,7 +88,7 @@ at::Tensor covariance_rotation_of(const Context& context, const Settings& side, 
   const std::string scope = get_text(side, "covariance_scope");
   const bool hadamard = kind == "covariance_hadamard";
   const bool reversal = hadamard && get_bool(side, "bit_reversal");
-  const std::string name = which == Which::key ? "key" : "value";
+  const std::string name = name_of(which);
   const nlohmann::json what = {{"rotation", kind},
                                {"side", name},
                                {"form", form},
@@ -91,19 +107,107 @@ at::Tensor covariance_rotation_of(const Context& context, const Settings& side, 
   return (which == Which::key ? layer->key : layer->value).rotation;
 }
 
-at::Tensor center_of(const Context& context, const Settings& side, Which which) {
-  if (get_text(side, "center") == "none") return {};
-  const std::string name = which == Which::key ? "key" : "value";
-  const auto layer = context.store.get(context.key({{"center", name}}), context.layer, [&] {
-    const data::Sample& sample = context.sample("center: head_mean");
-    RotationSide made;
-    made.center = stack_heads(context.kv_heads, [&](int64_t head) {
-      const at::Tensor x = tensor_of(sample, which).select(1, head).to(at::kDouble);
-      return x.mean(std::array<int64_t, 2>{0, 1}).to(at::kFloat);
-    });
+/// A tensor of a side's own, by way of the store.
+template <class Make>
+RotationSide stored_side(const Context& context, const nlohmann::json& what, Which which,
+                         const Make& make) {
+  const auto layer = context.store.get(context.key(what), context.layer, [&] {
+    const RotationSide made = make();
     return which == Which::key ? RotationLayer{made, {}} : RotationLayer{{}, made};
   });
-  return (which == Which::key ? layer->key : layer->value).center;
+  return which == Which::key ? layer->key : layer->value;
+}
+
+at::Tensor center_of(const Context& context, const Settings& side, Which which) {
+  if (get_text(side, "center") == "none") return {};
+  const nlohmann::json what = {{"center", name_of(which)}, {"space", get_text(side, "space")}};
+  return stored_side(context, what, which,
+                     [&] {
+                       RotationSide made;
+                       const at::Tensor x = context.tokens(side, which, "center: head_mean");
+                       made.center = stack_heads(context.kv_heads, [&](int64_t head) {
+                         return x.select(1, head)
+                             .to(at::kDouble)
+                             .mean(std::array<int64_t, 2>{0, 1})
+                             .to(at::kFloat);
+                       });
+                       return made;
+                     })
+      .center;
+}
+
+/// The order of all heads' channels, int64 [Hkv·d].
+at::Tensor order_of(const Context& context, const Settings& side, Which which) {
+  const std::string kind = get_text(side, "reorder");
+  if (kind == "none") return {};
+  const nlohmann::json what = {
+      {"reorder", kind}, {"side", name_of(which)}, {"space", get_text(side, "space")}};
+  return stored_side(
+             context, what, which,
+             [&] {
+               const at::Tensor x = context.tokens(side, which, "reorder");
+               RotationSide made;
+               made.extra["order"] =
+                   (kind == "sum"
+                        ? transform::channel_order(x)
+                        : transform::channel_order(
+                              x.abs().amax(std::array<int64_t, 2>{0, 2}).unsqueeze(0).unsqueeze(2)))
+                       .to(at::kDouble);
+               return made;
+             })
+      .extra.at("order")
+      .to(at::kLong);
+}
+
+/// Σ over the query heads of a KV head of W_O,jᵀ·W_O,j, [Hkv, d, d].
+at::Tensor output_hessian(const data::Sample& sample) {
+  if (!sample.w_o.defined()) {
+    throw Unsupported("basis: balanced of values needs a calibration set with w_o");
+  }
+  const int64_t d = sample.head_dim();
+  const at::Tensor heads = sample.w_o.to(at::kDouble)
+                               .reshape({-1, sample.kv_heads(), sample.group(), d})
+                               .permute({1, 2, 0, 3})
+                               .reshape({sample.kv_heads(), -1, d});
+  return heads.transpose(1, 2).matmul(heads);
+}
+
+/// Xᵀ·X/rows of each head's tokens less the centre, [Hkv, d, d].
+at::Tensor second_moment(const at::Tensor& x, const at::Tensor& center) {
+  std::vector<at::Tensor> moments;
+  for (int64_t head = 0; head < x.size(1); ++head) {
+    at::Tensor rows = x.select(1, head).to(at::kDouble).flatten(0, 1);
+    if (center.defined()) rows = rows - center[head].to(at::kDouble);
+    moments.push_back(rows.t().matmul(rows) / static_cast<double>(rows.size(0)));
+  }
+  return at::stack(moments);
+}
+
+Basis basis_of(const Context& context, const Settings& side, Which which,
+               const at::Tensor& center) {
+  const std::string kind = get_text(side, "basis");
+  if (kind == "none") return {};
+  nlohmann::json what = {
+      {"basis", kind}, {"side", name_of(which)}, {"center", get_text(side, "center")}};
+  const bool pca = kind == "query_pca";
+  if (!pca) what["damping"] = side.at("basis_damping");
+  const RotationSide made = stored_side(context, what, which, [&] {
+    const data::Sample& sample = context.sample("basis: " + kind);
+    const at::Tensor x = context.tokens(side, which, "basis");
+    Basis basis;
+    if (pca) {
+      const at::Tensor mean = x.to(at::kDouble).mean(std::array<int64_t, 2>{0, 2});
+      basis = query_pca(context.query_covariance(), second_moment(x, mean));
+    } else {
+      basis =
+          balanced_basis(which == Which::key ? context.query_covariance() : output_hessian(sample),
+                         second_moment(x, center), get_real(side, "basis_damping"));
+    }
+    RotationSide tensors;
+    tensors.extra = {{"basis", basis.matrix}, {"basis_inverse", basis.inverse}};
+    return tensors;
+  });
+  return {made.extra.at("basis"), made.extra.at("basis_inverse")};
 }
 
 bool is_learned(const Settings& side) {
@@ -135,7 +239,8 @@ std::shared_ptr<const RotationLayer> learned_layer(const Context& context) {
   nlohmann::json what = {{"learn", calibrate}};
   for (const auto& [name, side] : {std::pair{"key", &key}, std::pair{"value", &value}}) {
     if (!is_learned(*side)) continue;
-    for (const char* setting : {"learned_over", "covariance", "covariance_scope", "bit_reversal"}) {
+    for (const char* setting :
+         {"objective", "learned_over", "covariance", "covariance_scope", "bit_reversal"}) {
       what[name][setting] = side->at(setting);
     }
   }
@@ -147,24 +252,48 @@ std::shared_ptr<const RotationLayer> learned_layer(const Context& context) {
     if (is_learned(key)) input.center = center_of(context, key, Which::key);
     input.base_key = learning_base(context, key, Which::key);
     input.base_value = learning_base(context, value, Which::value);
+    input.key_by_variance = get_text(key, "objective") == "channel_variance";
+    input.value_by_variance = get_text(value, "objective") == "channel_variance";
     const Learned learned = learn(input, settings, context.progress);
     return RotationLayer{rotation_side(learned.key), rotation_side(learned.value)};
   });
 }
 
 struct Rotation {
-  at::Tensor used;    // [1 or Hkv, d, d] or undefined
+  at::Tensor used;    // [1 or Hkv, d, d] or undefined; of `heads` heads where it mixes them
   bool keep = false;  // stored with the cell
+  int64_t heads = 1;
+  int64_t bytes = 0;  // of what is not stored with the cell
 };
+
+/// How many heads one Hadamard matrix mixes here.
+int64_t rotated_heads(const Context& context, const Settings& side, Prepared& prepared) {
+  const int64_t asked = get_int(side, "rotate_heads");
+  const int64_t heads = transform::heads_together(context.kv_heads, asked);
+  if (heads != asked) {
+    prepared.notes.push_back(fmt::format("rotate_heads {} is {} here: the data has {} KV heads",
+                                         asked, heads, context.kv_heads));
+  }
+  return heads;
+}
 
 Rotation rotation_of(const Context& context, const Settings& side, Which which,
                      Prepared& prepared) {
   const std::string rotate = get_text(side, "rotate");
   if (rotate == "none") return {};
-  if (rotate == "hadamard") return {transform::hadamard(context.head_dim).unsqueeze(0), false};
+  // Keys and values get matrices of their own.
+  const int64_t stream = context.seed * 2 + (which == Which::key ? 0 : 1);
+  if (rotate == "hadamard") {
+    const int64_t heads = rotated_heads(context, side, prepared);
+    return {transform::hadamard(heads * context.head_dim).unsqueeze(0), false, heads};
+  }
+  if (rotate == "signed_hadamard") {
+    const int64_t heads = rotated_heads(context, side, prepared);
+    const int64_t size = heads * context.head_dim;
+    return {transform::signed_hadamard(size, stream).unsqueeze(0), false, heads,
+            2 * ((size + 7) / 8)};
+  }
   if (rotate == "random_orthogonal") {
-    // Keys and values get matrices of their own.
-    const int64_t stream = context.seed * 2 + (which == Which::key ? 0 : 1);
     const int64_t d = context.head_dim;
     const auto first =
         static_cast<int64_t>(get_real(side, "rotate_split") * static_cast<double>(d));
@@ -177,7 +306,7 @@ Rotation rotation_of(const Context& context, const Settings& side, Which which,
   if (rotate == "learned") {
     const auto layer = learned_layer(context);
     const RotationSide& learned = which == Which::key ? layer->key : layer->value;
-    const std::string name = which == Which::key ? "key" : "value";
+    const std::string name = name_of(which);
     for (const auto& [record, tensor] : learned.extra) {
       if (record == "training_loss") continue;
       const at::Tensor flat = tensor.to(at::kDouble).contiguous();
@@ -220,31 +349,71 @@ void take_file(const Context& context, const std::string& path, Which which, at:
   center = side.center;
 }
 
-/// Calibration values as they would enter the codec: float32 [Hkv, B·T, d].
-at::Tensor entering_codec(const Context& context, const PreparedSide& side, Which which,
-                          const std::string& what) {
-  const data::Sample& sample = context.sample(what);
-  const at::Tensor& x = tensor_of(sample, which);
+/// All calibration values of each KV head as they enter the codec, float32 [rows, d].
+std::vector<at::Tensor> entering_values(const Context& context, const PreparedSide& side,
+                                        const Settings& settings, Which which,
+                                        const std::string& what) {
+  const at::Tensor x = context.tokens(settings, which, what);
   const at::Tensor scales = side.transform.scales(x);
-  return stack_heads(context.kv_heads, [&](int64_t head) {
-    std::vector<at::Tensor> all;
+  const int64_t together = side.transform.heads();
+  std::vector<at::Tensor> heads;
+  for (int64_t first = 0; first < context.kv_heads; first += together) {
+    std::vector<at::Tensor> sequences;
     for (int64_t b = 0; b < x.size(0); ++b) {
-      const at::Tensor scale =
-          scales.defined() ? scales[b][scales.size(1) == 1 ? 0 : head] : at::Tensor();
-      all.push_back(side.transform.forward(x[b][head], head, scale));
+      at::Tensor scale;
+      if (scales.defined()) {
+        scale = scales.size(1) == 1 ? scales[b] : scales[b].narrow(0, first, together);
+      }
+      sequences.push_back(side.transform.forward(x[b].narrow(0, first, together), first, scale));
     }
-    return at::cat(all);
-  });
+    const at::Tensor all = at::cat(sequences, 1);
+    for (int64_t i = 0; i < together; ++i) heads.push_back(all[i]);
+  }
+  return heads;
 }
 
 /// Ascending |x| over all calibration values of each KV head, as they enter the codec, at index
 /// int(ratio·n): [Hkv].
-at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side, double ratio,
-                                Which which) {
-  const at::Tensor values =
-      entering_codec(context, side, which, "clip_source: calibrated").abs().flatten(1);
-  const auto index = static_cast<int64_t>(ratio * static_cast<double>(values.size(1)));
-  return std::get<0>(at::kthvalue(values, index + 1, 1));
+at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side,
+                                const Settings& settings, double ratio, Which which) {
+  const std::vector<at::Tensor> entering =
+      entering_values(context, side, settings, which, "clip_source: calibrated");
+  return stack_heads(context.kv_heads, [&](int64_t head) {
+    const at::Tensor values = entering[static_cast<size_t>(head)].abs().flatten();
+    const auto index = static_cast<int64_t>(ratio * static_cast<double>(values.numel()));
+    return std::get<0>(at::kthvalue(values, index + 1));
+  });
+}
+
+/// Order, basis and rotation as one, and what they take.
+transform::Linear linear_of(const Context& context, const Settings& side, Which which,
+                            const at::Tensor& center, const Rotation& rotation,
+                            PreparedSide& result) {
+  transform::Linear linear{.order = order_of(context, side, which),
+                           .matrix = rotation.used,
+                           .inverse = {},
+                           .heads = rotation.heads};
+  result.order = linear.order;
+  if (linear.order.defined()) result.shared_bytes += linear.order.numel() * 4;
+  result.shared_bytes += rotation.bytes;
+  const Basis basis = basis_of(context, side, which, center);
+  if (!basis.matrix.defined()) {
+    if (!rotation.keep) return linear;
+    result.stored_rotation = rotation.used;
+    result.shared_bytes += rotation.used.numel() * 4;
+    return linear;
+  }
+  linear.matrix = basis.matrix;
+  linear.inverse = basis.inverse;
+  if (rotation.used.defined()) {
+    linear.matrix = basis.matrix.matmul(rotation.used);
+    linear.inverse = rotation.used.transpose(1, 2).matmul(basis.inverse);
+  }
+  result.is_basis = true;
+  result.stored_rotation = linear.matrix;
+  // Keys go through one, queries or outputs through the other.
+  result.shared_bytes += (linear.matrix.numel() + linear.inverse.numel()) * 4;
+  return linear;
 }
 
 /// What a codec learned on the calibration sample, by way of the store.
@@ -256,7 +425,8 @@ at::Tensor codebook_of(const Context& context, const Settings& side, Which which
                                {"calibrate", below(context.recipe.settings, "calibrate.")},
                                {"seed", context.seed}};
   const auto layer = context.store.get(context.key(what), context.layer, [&] {
-    const at::Tensor x = entering_codec(context, made, which, "a calibrated codebook");
+    const at::Tensor x =
+        at::stack(entering_values(context, made, side, which, "a calibrated codebook"));
     RotationSide learned;
     learned.extra["codebook"] =
         quant::learn_codebook(below(side, "codec."), x, {}, context.progress);
@@ -275,12 +445,13 @@ at::Tensor sketch_matrix(const Context& context, Which which) {
 }
 
 PreparedSide prepare_side(const Context& context, Which which, Prepared& prepared) {
-  const Settings side = context.recipe.side(which == Which::key ? "key" : "value");
+  const Settings side = context.recipe.side(name_of(which));
   const Settings codec = below(side, "codec.");
   PreparedSide result;
   result.passthrough = quant::is_passthrough(codec);
   if (result.passthrough) return result;
 
+  result.pre_rope = before_rope(side);
   at::Tensor center = center_of(context, side, which);
   Rotation rotation;
   const std::string rotate = get_text(side, "rotate");
@@ -289,20 +460,21 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
   } else {
     rotation = rotation_of(context, side, which, prepared);
   }
-  result.transform = transform::Transform(center, rotation.used, transform::TokenScale::from(side));
-  if (rotation.keep) result.stored_rotation = rotation.used;
+  const transform::Linear linear = linear_of(context, side, which, center, rotation, result);
+  result.transform =
+      transform::Transform(center, linear, transform::TokenScale::from(side), context.kv_heads);
   result.codec = quant::make_codec(codec, context.head_dim);
   if (quant::clip_is_calibrated(codec)) {
-    result.shared = calibrated_threshold(context, result, *quant::clip_ratio(codec), which);
+    result.shared = calibrated_threshold(context, result, side, *quant::clip_ratio(codec), which);
   }
-  result.codebook_bytes = result.codec->shared_bytes();
+  result.shared_bytes += result.codec->shared_bytes();
   if (quant::needs_sketch(codec)) {
     result.shared = sketch_matrix(context, which);
-    result.codebook_bytes += result.shared[0].numel() * 4;
+    result.shared_bytes += result.shared[0].numel() * 4;
   }
   if (quant::learns_codebook(codec)) {
     result.shared = codebook_of(context, side, which, result);
-    result.codebook_bytes += result.shared.numel() * 4;
+    result.shared_bytes += result.shared.numel() * 4;
   }
   return result;
 }

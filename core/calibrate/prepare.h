@@ -22,10 +22,13 @@ struct PreparedSide {
   transform::Transform transform{{}, {}, {}};
   std::unique_ptr<quant::Codec> codec;  // null: passthrough
   at::Tensor shared;  // [Hkv, …] what the codec is given: calibrated clip thresholds, codebooks
-  int64_t codebook_bytes =
-      0;  // of what all tokens share: levels, codebooks, the matrix of a sketch
   at::Tensor
       stored_rotation;  // what `rotation/` of the cell holds; undefined: none, or a Hadamard matrix
+  bool is_basis = false;     // that it is no rotation: its columns need not be orthogonal
+  at::Tensor order;          // int64 [Hkv·d]: where reordered channels come from
+  int64_t shared_bytes = 0;  // what all tokens share, once a layer: rotations, bases, orders,
+                             // codebooks, the matrix of a sketch
+  bool pre_rope = false;     // the side is quantized before RoPE
 };
 
 /// A method ready to encode one layer.

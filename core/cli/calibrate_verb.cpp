@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/h5.h"
@@ -71,8 +72,12 @@ void execute(const Arguments& arguments) {
         calibrate::prepare(method::on_layer(preset, layer), info.kv_heads, info.head_dim, layer,
                            /*seed=*/0, sample, store, [](int64_t, int64_t) {});
     const auto side = [](const calibrate::PreparedSide& from) {
-      return calibrate::RotationSide{
+      calibrate::RotationSide made{
           .rotation = from.stored_rotation, .center = from.transform.center(), .extra = {}};
+      // No rotation, so no reader may take it for one.
+      if (from.is_basis) made.extra["basis"] = std::exchange(made.rotation, at::Tensor());
+      if (from.order.defined()) made.extra["order"] = from.order.to(at::kDouble);
+      return made;
     };
     file.layers[layer] = {side(prepared.key), side(prepared.value)};
     fmt::print(stderr, "layer {} done\n", layer);

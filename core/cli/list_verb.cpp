@@ -12,6 +12,7 @@
 #include "cli/verbs.h"
 #include "data/synthetic_params.h"
 #include "method/recipe.h"
+#include "method/schema.h"
 #include "metrics_catalog/catalog.h"
 #include "quant/parts.h"
 #include "transform/parts.h"
@@ -20,6 +21,16 @@ namespace kvlab::cli {
 namespace {
 
 using nlohmann::json;
+
+/// What a method looks at beside queries, keys and values: "calibration, k_pre".
+std::string capture_needs(const method::Recipe& recipe) {
+  std::vector<std::string> needs;
+  if (method::needs_calibration(recipe)) needs.emplace_back("calibration");
+  if (get_text(recipe.settings, "key.space") == "pre_rope") needs.emplace_back("k_pre");
+  if (get_text(recipe.settings, "protect.kind") == "massive") needs.emplace_back("hidden_absmax");
+  if (get_text(recipe.settings, "evict.kind") == "heavy_hitter") needs.emplace_back("all queries");
+  return needs.empty() ? "-" : join(needs);
+}
 
 json methods() {
   json list = json::array();
@@ -33,12 +44,18 @@ json methods() {
                          settings["axis"].get<std::string>(), settings["group"].get<int>(),
                          settings["grid"].get<std::string>());
     };
-    list.push_back({{"name", id},
-                    {"title", recipe.title},
-                    {"keys", codec("key")},
-                    {"values", codec("value")},
-                    {"needs_calibration", method::needs_calibration(recipe)},
-                    {"paper", recipe.source.paper}});
+    const bool packed = !cache::packed_refusal(recipe.settings, 128, DType::bf16);
+    list.push_back(
+        {{"name", id},
+         {"title", recipe.title},
+         {"keys", codec("key")},
+         {"values", codec("value")},
+         {"published_bits",
+          recipe.source.published_bits ? json(*recipe.source.published_bits) : json("-")},
+         {"backends", packed ? "reference, cpu, cuda" : "reference"},
+         {"needs_calibration", method::needs_calibration(recipe)},
+         {"needs", capture_needs(recipe)},
+         {"paper", recipe.source.paper}});
   }
   return list;
 }
@@ -98,10 +115,21 @@ json components() {
   };
   add(transform::transform_parts());
   add(quant::codec_parts());
-  for (const char* flush : {"block", "full", "kivi", "ring"}) {
-    list.push_back({{"name", std::string("window.flush: ") + flush},
-                    {"help", "contract section 4.3"},
-                    {"params", ""}});
+  const std::pair<const char*, const char*> choices[] = {
+      {"window", "flush"}, {"protect", "kind"}, {"evict", "kind"}};
+  for (const auto& [section, key] : choices) {
+    for (const Param& param : method::section_params(section)) {
+      if (param.key != key) continue;
+      for (const std::string& choice : param.choices) {
+        std::vector<std::string> params;
+        for (const std::string& used : method::used_in_section(section, {{key, choice}})) {
+          if (used != key) params.push_back(used);
+        }
+        list.push_back({{"name", fmt::format("{}.{}: {}", section, key, choice)},
+                        {"help", param.help},
+                        {"params", join(params)}});
+      }
+    }
   }
   return list;
 }
@@ -138,7 +166,9 @@ struct Listing {
 
 const std::vector<Listing>& listings() {
   static const std::vector<Listing> all = {
-      {"methods", methods, {"name", "title", "keys", "values", "paper"}},
+      {"methods",
+       methods,
+       {"name", "title", "keys", "values", "published_bits", "backends", "needs", "paper"}},
       {"datasets", datasets, {"name", "help"}},
       {"metrics", metrics_list, {"name", "measure", "unit", "help"}},
       {"backends", backends, {"name", "available", "help"}},
@@ -174,7 +204,7 @@ void show_method(const std::string& id, bool as_json) {
   fmt::print("published bits per element: {}\n",
              source.published_bits ? fmt::format("{}", *source.published_bits)
                                    : "none known (kvlab table shows the measured ones)");
-  fmt::print("needs calibration: {}\n", method::needs_calibration(recipe) ? "yes" : "no");
+  fmt::print("needs: {}\n", capture_needs(recipe));
   fmt::print("backends (at d = 128): reference{}\n\nrecipe (at d = 128):\n",
              refusal ? " alone; " + *refusal : ", cpu, cuda");
   for (const auto& [section, settings] : form.items()) {
@@ -238,19 +268,6 @@ void add_show(CLI::App& app, Exit&) {
   verb->add_flag("--json", arguments->as_json, "print JSON");
   verb->footer("Example: kvlab show oscar_ots");
   verb->callback([arguments] { show_method(arguments->id, arguments->as_json); });
-}
-
-void add_later(CLI::App& app, Exit&) {
-  const std::pair<const char*, const char*> later[] = {
-      {"convert", "Convert rotation files (not in this release)"},
-  };
-  for (const auto& [name, help] : later) {
-    CLI::App* verb = app.add_subcommand(name, help);
-    verb->allow_extras();
-    verb->callback([name = std::string(name)] {
-      throw Error(fmt::format("'{}' is not in this release; CHANGELOG.md says what is", name));
-    });
-  }
 }
 
 }  // namespace kvlab::cli

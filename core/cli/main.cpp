@@ -45,8 +45,8 @@ int run(int argc, char** argv) {
   kvlab::cli::add_diff(app, result);
   kvlab::cli::add_claims(app, result);
   kvlab::cli::add_calibrate(app, result);
+  kvlab::cli::add_convert(app, result);
   kvlab::cli::add_inspect(app, result);
-  kvlab::cli::add_later(app, result);
   try {
     explain(app, argc, argv);
     app.parse(argc, argv);

@@ -26,8 +26,7 @@ void add_table(CLI::App& app, Exit& result);
 void add_diff(CLI::App& app, Exit& result);
 void add_claims(CLI::App& app, Exit& result);
 void add_calibrate(CLI::App& app, Exit& result);
+void add_convert(CLI::App& app, Exit& result);
 void add_inspect(CLI::App& app, Exit& result);
-/// Verbs of the contract that this release does not have yet: each says so in a sentence.
-void add_later(CLI::App& app, Exit& result);
 
 }  // namespace kvlab::cli

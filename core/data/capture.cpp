@@ -70,6 +70,80 @@ struct Source {
   }
 };
 
+/// Throws Unsupported with the reason where the layer lacks a dataset of this shape.
+void require(const Source& source, const std::string& name, const std::vector<int64_t>& shape,
+             const char* what) {
+  const std::string dataset = source.group + name;
+  if (!source.file.exists(dataset)) {
+    throw Unsupported(
+        fmt::format("{}: {} is missing: {}", source.file.path().string(), dataset, what));
+  }
+  const std::vector<int64_t> found = source.file.info(dataset).shape;
+  if (found == shape) return;
+  throw Error(fmt::format("{}: {} has shape [{}], expected [{}]", source.file.path().string(),
+                          dataset, fmt::join(found, ", "), fmt::join(shape, ", ")));
+}
+
+/// What a layer says of its RoPE, else the file.
+Rope rope_of(const Source& source, int64_t head_dim) {
+  const h5::File& file = source.file;
+  const auto holder = [&](const char* name) {
+    return file.has_attribute(source.group, name) ? source.group : std::string("/");
+  };
+  const auto need = [&](const char* name) {
+    if (file.has_attribute(holder(name), name)) return;
+    throw Unsupported(fmt::format("{}: has no attribute {}, which keys before RoPE need",
+                                  file.path().string(), name));
+  };
+  need("rope_layout");
+  const auto layout = file.attribute<std::string>(holder("rope_layout"), "rope_layout");
+  if (layout == "none") return Rope::from(1.0, "", layout, head_dim);
+  need("rope_theta");
+  return Rope::from(file.attribute<double>(holder("rope_theta"), "rope_theta"),
+                    file.attribute_or<std::string>(holder("rope_scaling"), "rope_scaling", ""),
+                    layout, head_dim);
+}
+
+/// Reads from the file again when it is asked.
+Sample::More more_of(const std::filesystem::path& path, const std::string& group,
+                     bool allow_nonfinite, const CaptureInfo& info) {
+  const auto open = [path, group, allow_nonfinite](std::vector<std::string>* unheard) {
+    return Source{h5::File::open(path), group, allow_nonfinite, unheard};
+  };
+  Sample::More more;
+  more.k_pre = [open, info] {
+    std::vector<std::string> unheard;
+    const Source source = open(&unheard);
+    require(source, "/k_pre", {info.batch, info.kv_heads, info.tokens, info.head_dim},
+            "a method before RoPE needs the keys before RoPE");
+    return source.read("/k_pre", stored_type(source.file, source.group + "/k_pre"), {});
+  };
+  more.rope = [open, info] {
+    std::vector<std::string> unheard;
+    return rope_of(open(&unheard), info.head_dim);
+  };
+  more.hidden_absmax = [open, info] {
+    std::vector<std::string> unheard;
+    const Source source = open(&unheard);
+    require(source, "/hidden_absmax", {info.batch, info.tokens},
+            "massive activations cannot be found");
+    const std::vector<float> values = source.file.read<float>(source.group + "/hidden_absmax");
+    return at::tensor(values, at::kFloat).reshape({info.batch, info.tokens});
+  };
+  more.every_query = [open, info] {
+    std::vector<std::string> unheard;
+    const Source source = open(&unheard);
+    if (info.probes != info.tokens) {
+      throw Unsupported(
+          fmt::format("{}: holds the queries of {} of {} tokens: attention that decides which "
+                      "tokens stay needs all of them (probes: all)",
+                      source.file.path().string(), info.probes, info.tokens));
+    }
+    return source.read("/q", info.dtype, {});
+  };
+  return more;
+}
+
 /// Indices of the stored queries to use; empty means all.
 std::vector<int64_t> choose_probes(const Source& source, const CaptureInfo& info,
                                    const ProbeChoice& probes) {
@@ -118,6 +192,7 @@ Sample load_capture(const std::filesystem::path& path, int64_t layer, const Prob
   sample.positions = at::tensor(positions, at::kLong);
   sample.dtype = info.dtype;
   sample.layer = layer;
+  sample.more = more_of(path, source.group, allow_nonfinite, info);
   return sample;
 }
 

@@ -19,6 +19,7 @@ enum class Stream : uint32_t {
   query_spread = 11,
   w_o = 12,
   rotation = 13,
+  signs = 14,
 };
 
 /// Random numbers by address: each is a function of (seed, passage, stream, row, column) alone, so

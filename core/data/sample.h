@@ -2,9 +2,10 @@
 
 #include <ATen/ATen.h>
 
-#include <optional>
+#include <functional>
 
 #include "base/dtype.h"
+#include "data/rope.h"
 
 namespace kvlab::data {
 
@@ -18,6 +19,16 @@ struct Sample {
   at::Tensor w_o;        // [D, Hq·d], undefined where there is none
   DType dtype = DType::fp32;
   int64_t layer = 0;
+
+  /// What only some methods ask for, read when they do. Each throws Unsupported with the reason
+  /// where the source does not have it.
+  struct More {
+    std::function<at::Tensor()> k_pre;          // [B, Hkv, T, d] keys before RoPE, stored dtype
+    std::function<Rope()> rope;                 // how RoPE turned them
+    std::function<at::Tensor()> hidden_absmax;  // float32 [B, T]: max |hidden state| of a token
+    std::function<at::Tensor()> every_query;    // [B, Hq, T, d], stored dtype
+  };
+  More more;
 
   int64_t batch() const { return k.size(0); }
   int64_t kv_heads() const { return k.size(1); }

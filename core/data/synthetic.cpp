@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/error.h"
 #include "data/content.h"
 #include "data/synthetic_params.h"
 #include "data/synthetic_rows.h"
@@ -72,6 +73,16 @@ Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& p
           rows.w_o(row, h, out);
         }).view({spec.hidden, spec.q_heads * spec.head_dim});
   }
+  const auto lacks = [](const char* what) {
+    return
+        [what]() -> at::Tensor { throw Unsupported(std::string("synthetic data has no ") + what); };
+  };
+  sample.more.k_pre = lacks("keys before RoPE");
+  sample.more.hidden_absmax = lacks("hidden states");
+  sample.more.rope = []() -> Rope { throw Unsupported("synthetic data has no RoPE"); };
+  sample.more.every_query = [params, seed] {
+    return make_synthetic(params, seed, {.placement = "all", .count = 0}).q;
+  };
   return sample;
 }
 

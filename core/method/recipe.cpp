@@ -31,6 +31,10 @@ std::vector<std::string> targets(const std::string& key) {
 
 bool is_passthrough(const Settings& side) { return quant::is_passthrough(below(side, "codec.")); }
 
+bool quantizes(const Recipe& recipe) {
+  return !is_passthrough(recipe.side("key")) || !is_passthrough(recipe.side("value"));
+}
+
 bool any_part(const Recipe& recipe, bool (*holds)(const Part&, const Settings& side)) {
   for (const std::string& name : kSides) {
     const Settings side = recipe.side(name);
@@ -71,8 +75,9 @@ std::vector<std::string> recipe_keys() {
   for (const std::string& side : kSides) {
     for (const Param& param : side_params()) keys.push_back(side + "." + param.key);
   }
-  for (const Param& param : window_params()) keys.push_back("window." + param.key);
-  for (const Param& param : calibrate_params()) keys.push_back("calibrate." + param.key);
+  for (const std::string& section : kSections) {
+    for (const Param& param : section_params(section)) keys.push_back(section + "." + param.key);
+  }
   return keys;
 }
 
@@ -98,7 +103,14 @@ bool is_used(const Recipe& recipe, const std::string& key) {
     }
   }
   if (key.starts_with("calibrate.")) return is_learned(recipe);
-  return !is_passthrough(recipe.side("key")) || !is_passthrough(recipe.side("value"));
+  if (!quantizes(recipe) && !key.starts_with("evict.")) return false;
+  for (const std::string& section : kSections) {
+    if (!key.starts_with(section + ".")) continue;
+    const std::vector<std::string> used =
+        used_in_section(section, below(recipe.settings, section + "."));
+    return std::find(used.begin(), used.end(), key.substr(section.size() + 1)) != used.end();
+  }
+  return true;
 }
 
 bool needs_calibration(const Recipe& recipe) {

@@ -22,7 +22,7 @@ struct Source {
 struct LayerRule;
 
 /// A method as data (contract section 4.1): every key filled, in flat form.
-/// Keys: "key.*" and "value.*" (a side), "window.sink|recent|flush", "calibrate.*".
+/// Keys: "key.*" and "value.*" (a side), "window.*", "protect.*", "evict.*", "calibrate.*".
 struct Recipe {
   std::string id;
   std::string title;
@@ -76,8 +76,8 @@ Recipe on_layer(const Recipe& recipe, int64_t layer);
 bool is_used(const Recipe& recipe, const std::string& key);
 
 /// {"key": {...}, "value": {...}, "window": {...}} with used settings only, groups as used at this
-/// head dimension and windows by their plainest name; "calibrate" where a side is learned. What a
-/// cell's identity is made of.
+/// head dimension and windows by their plainest name; "protect" and "evict" where their kind is not
+/// none; "calibrate" where a side is learned. What a cell's identity is made of.
 nlohmann::json canonical(const Recipe& recipe, int64_t head_dim);
 
 /// A sentence why the recipe cannot be had on data of this shape; nothing where it can (window

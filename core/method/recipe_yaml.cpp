@@ -16,8 +16,7 @@ using yaml::Problems;
 
 /// Words of contract section 4.1 that this release has no part for.
 bool is_reserved(const std::string& key) {
-  static const std::vector<std::string> words = {"space",   "reorder", "rotate_heads", "basis",
-                                                 "protect", "boost",   "sparse",       "evict"};
+  static const std::vector<std::string> words = {"boost", "sparse"};
   return std::find(words.begin(), words.end(), key) != words.end();
 }
 
@@ -76,10 +75,11 @@ void read_settings(const Node& node, const std::string& prefix, Recipe& recipe,
   }
 }
 
-/// The value side starts as a copy of the key side, without its centre and token scale.
+/// The value side starts as a copy of the key side, without its centre and token scale; RoPE is
+/// the keys' alone.
 void inherit_value_side(Recipe& recipe) {
   for (const Param& param : side_params()) {
-    if (param.key == "center" || param.key == "token_scale") continue;
+    if (param.key == "space" || param.key == "center" || param.key == "token_scale") continue;
     recipe.settings["value." + param.key] = recipe.settings.at("key." + param.key);
   }
 }
@@ -127,11 +127,10 @@ void read_sides(yaml::Fields& fields, Recipe& recipe, Problems& problems) {
   if (const Node* key = fields.get("key")) read_settings(*key, "key.", recipe, problems);
   inherit_value_side(recipe);
   if (const Node* value = fields.get("value")) read_settings(*value, "value.", recipe, problems);
-  if (const Node* window = fields.get("window")) {
-    read_settings(*window, "window.", recipe, problems);
-  }
-  if (const Node* calibrate = fields.get("calibrate")) {
-    read_settings(*calibrate, "calibrate.", recipe, problems);
+  for (const std::string& section : kSections) {
+    if (const Node* node = fields.get(section)) {
+      read_settings(*node, section + ".", recipe, problems);
+    }
   }
 }
 

@@ -23,6 +23,17 @@ bool learns_per_token(const Recipe& recipe) {
          (is_per_token(recipe.side("key")) || is_per_token(recipe.side("value")));
 }
 
+/// Stages that are not there: younger than the first cells, whose identity must stay what it was.
+bool is_absent_stage(const std::string& key, const nlohmann::json& value) {
+  for (const char* stage : {"space", "reorder", "basis", "rotate_heads", "objective"}) {
+    if (key != stage) continue;
+    return std::any_of(side_params().begin(), side_params().end(), [&](const Param& param) {
+      return param.key == key && param.fallback == value;
+    });
+  }
+  return false;
+}
+
 /// Every setting of a side that means something, with the value that takes effect.
 void add_side(const Settings& side, const std::string& name, int64_t head_dim, Settings& result) {
   const Settings codec = below(side, "codec.");
@@ -30,6 +41,7 @@ void add_side(const Settings& side, const std::string& name, int64_t head_dim, S
     nlohmann::json value = side.at(key);
     const Param* param = declared(side, key);
     if (param != nullptr && param->quiet && value == param->fallback) continue;
+    if (is_absent_stage(key, value)) continue;
     if (key == "codec.group") value = quant::effective_group(codec, head_dim);
     if (key == "codec.clip" && !quant::clip_ratio(codec)) value = "none";
     result[name + "." + key] = std::move(value);
@@ -40,12 +52,17 @@ void add_side(const Settings& side, const std::string& name, int64_t head_dim, S
 Settings effective(const Recipe& recipe, int64_t head_dim) {
   Settings result;
   for (const std::string& name : kSides) add_side(recipe.side(name), name, head_dim, result);
-  if (is_used(recipe, "window.flush")) {
-    for (const auto& [key, value] : below(recipe.settings, "window.")) {
-      result["window." + key] = value;
+  for (const std::string& section : kSections) {
+    if (section == "calibrate") continue;
+    // A pool or an eviction that is off is not there.
+    const auto kind = recipe.settings.find(section + ".kind");
+    if (kind != recipe.settings.end() && kind->second == "none") continue;
+    for (const Param& param : section_params(section)) {
+      const std::string key = section + "." + param.key;
+      if (is_used(recipe, key)) result[key] = recipe.settings.at(key);
     }
-    result["window.flush"] = effective_flush(recipe);
   }
+  if (is_used(recipe, "window.flush")) result["window.flush"] = effective_flush(recipe);
   if (is_learned(recipe)) {
     for (const auto& [key, value] : below(recipe.settings, "calibrate.")) {
       result["calibrate." + key] = value;
@@ -67,6 +84,12 @@ void insert_nested(nlohmann::json& map, const std::string& key, nlohmann::json v
 
 std::optional<std::string> refused_window(const Recipe& recipe) {
   const std::string flush = effective_flush(recipe);
+  if (flush == "dynamic") {
+    const int64_t least = get_int(recipe.settings, "window.min");
+    const int64_t most = get_int(recipe.settings, "window.max");
+    if (least <= most) return std::nullopt;
+    return fmt::format("window.min {} is more than window.max {}", least, most);
+  }
   if (flush != "full" && flush != "kivi") return std::nullopt;
   const int64_t recent = get_int(recipe.settings, "window.recent");
   const int64_t group = flush_group(recipe);
@@ -78,6 +101,65 @@ std::optional<std::string> refused_window(const Recipe& recipe) {
   const Settings value = recipe.side("value");
   if (flush == "kivi" && !is_passthrough(value) && !is_per_token(value)) {
     return "window.flush kivi needs values on axis token or passthrough, not axis channel";
+  }
+  return std::nullopt;
+}
+
+/// Stages that know of each other only in some orders.
+std::optional<std::string> refused_stages(const Settings& side) {
+  const std::string rotate = get_text(side, "rotate");
+  const bool free = rotate == "none" || rotate == "hadamard" || rotate == "signed_hadamard" ||
+                    rotate == "random_orthogonal";
+  const bool mixes = rotate.ends_with("hadamard") && free && get_int(side, "rotate_heads") > 1;
+  const bool basis = get_text(side, "basis") != "none";
+  const bool reorder = get_text(side, "reorder") != "none";
+  const bool before_rope = get_text(side, "space") == "pre_rope";
+  if (free && !(basis && (mixes || reorder || before_rope))) return std::nullopt;
+  if (basis && before_rope)
+    return "basis looks at queries, which have RoPE: space pre_rope has none";
+  if (basis && (mixes || reorder)) return "basis is within a head: no reorder, and rotate_heads 1";
+  if (free || !(basis || reorder || before_rope)) return std::nullopt;
+  return fmt::format(
+      "rotate {} is made for captured channels: with {} take none, hadamard, signed_hadamard or "
+      "random_orthogonal",
+      rotate,
+      basis     ? "basis"
+      : reorder ? "reorder"
+                : "space pre_rope");
+}
+
+/// A token can leave the cache only where no other one shares its parameters, and only once it has
+/// left the window.
+std::optional<std::string> refused_eviction(const Recipe& recipe) {
+  if (get_text(recipe.settings, "evict.kind") == "none") return std::nullopt;
+  if (flush_group(recipe) > 1) {
+    return "evict needs axis token on both sides: a token that leaves a group of tokens frees none "
+           "of its bits";
+  }
+  if (get_text(recipe.settings, "protect.kind") != "none")
+    return "evict and protect do not go together";
+  if (effective_flush(recipe) != "block") {
+    return fmt::format("evict needs window.flush block, not {}", effective_flush(recipe));
+  }
+  for (const char* part : {"sink", "recent"}) {
+    const std::string window = std::string("window.") + part;
+    const std::string evict = std::string("evict.") + part;
+    const int64_t held = get_int(recipe.settings, window);
+    const int64_t kept = get_int(recipe.settings, evict);
+    if (held > kept) {
+      return fmt::format("{} {} is more than {} {}: a token in the window cannot be dropped",
+                         window, held, evict, kept);
+    }
+  }
+  if (get_int(recipe.settings, "evict.recent") < 1) return "evict.recent must be at least 1";
+  return std::nullopt;
+}
+
+std::optional<std::string> refused_protection(const Recipe& recipe) {
+  if (get_text(recipe.settings, "protect.kind") == "none") return std::nullopt;
+  for (const std::string& name : kSides) {
+    if (!is_passthrough(recipe.side(name))) continue;
+    return "protect needs both sides quantized, " + name + " is passthrough";
   }
   return std::nullopt;
 }
@@ -110,6 +192,7 @@ std::optional<std::string> unsupported(const Recipe& recipe, int64_t head_dim) {
       if (!part.refuse) continue;
       if (auto reason = part.refuse(side, head_dim)) return name + ": " + *reason;
     }
+    if (auto reason = refused_stages(side)) return name + ": " + *reason;
   }
   if (learns_per_token(recipe)) {
     const int64_t group = std::min(get_int(recipe.settings, "calibrate.group"), head_dim);
@@ -118,6 +201,14 @@ std::optional<std::string> unsupported(const Recipe& recipe, int64_t head_dim) {
                          group, head_dim);
     }
   }
+  if (get_text(recipe.side("value"), "space") != "post_rope") {
+    return "value: space pre_rope is for keys, RoPE does not turn values";
+  }
+  if (get_text(recipe.side("value"), "basis") == "query_pca") {
+    return "value: basis query_pca is for keys, queries do not meet values";
+  }
+  if (auto reason = refused_eviction(recipe)) return reason;
+  if (auto reason = refused_protection(recipe)) return reason;
   return refused_window(recipe);
 }
 

@@ -58,39 +58,90 @@ const Param* find_in(const std::vector<Param>& params, const std::string& key) {
   return found == params.end() ? nullptr : &*found;
 }
 
-}  // namespace
+using Type = Param::Type;
+constexpr double kMostTokens = 1 << 24;
 
-const std::vector<Param>& side_params() {
-  static const std::vector<Param> params = compose_side();
-  return params;
+Param tokens(const char* key, int64_t fallback, const char* help,
+             std::function<bool(const Settings&)> used = {}) {
+  return {.key = key,
+          .type = Type::integer,
+          .fallback = fallback,
+          .least = 0,
+          .most = kMostTokens,
+          .help = help,
+          .used = std::move(used)};
+}
+
+std::function<bool(const Settings&)> when(const char* key, std::vector<std::string> values) {
+  return [key, values = std::move(values)](const Settings& settings) {
+    return std::find(values.begin(), values.end(), get_text(settings, key)) != values.end();
+  };
 }
 
 const std::vector<Param>& window_params() {
-  using Type = Param::Type;
-  constexpr double kMostTokens = 1 << 24;
+  const auto dynamic = when("flush", {"dynamic"});
+  const auto fixed = [dynamic](const Settings& settings) { return !dynamic(settings); };
   static const std::vector<Param> params = {
-      {.key = "sink",
-       .type = Type::integer,
-       .fallback = 0,
-       .least = 0,
-       .most = kMostTokens,
-       .help = "first tokens that stay in full precision"},
-      {.key = "recent",
-       .type = Type::integer,
-       .fallback = 0,
-       .least = 0,
-       .most = kMostTokens,
-       .help = "R, latest tokens that stay in full precision"},
+      tokens("sink", 0, "first tokens that stay in full precision"),
+      tokens("recent", 0, "R, latest tokens that stay in full precision", fixed),
       {.key = "flush",
        .fallback = "block",
-       .choices = {"block", "full", "kivi", "ring"},
-       .help = "when tokens leave the window (contract section 4.3)"},
+       .choices = {"block", "full", "kivi", "ring", "dynamic"},
+       .help = "when tokens leave the window (contract section 4.3); dynamic: a block leaves when "
+               "`min` tokens are behind it, or `max` where its largest token norm is more than "
+               "`tni` times its smallest"},
+      {.key = "tni",
+       .type = Type::real,
+       .fallback = 2.0,
+       .least = 1,
+       .help = "largest ratio of token norms (over all KV heads) in a block that leaves early",
+       .used = dynamic},
+      tokens("min", 0, "tokens behind a block of even norms when it leaves", dynamic),
+      tokens("max", 128, "tokens behind a block of uneven norms when it leaves", dynamic),
+  };
+  return params;
+}
+
+const std::vector<Param>& protect_params() {
+  static const std::vector<Param> params = {
+      {.key = "kind",
+       .fallback = "none",
+       .choices = {"none", "low_norm", "massive", "first"},
+       .help = "which tokens of the history stay in full precision: a pool of those with the "
+               "smallest L1 norm of the key, or the largest |hidden state| (hidden_absmax of the "
+               "capture, else the first ones), or the first ones. Each group's tokens compete with "
+               "the pool when they leave the window; those that win do not shape their group's "
+               "range, those that lose their place are read by their codes"},
+      {.key = "tokens",
+       .type = Type::integer,
+       .fallback = 5,
+       .least = 1,
+       .most = 1024,
+       .help = "tokens of the pool, one pool a layer and sequence",
+       .used = when("kind", {"low_norm", "massive", "first"})},
+  };
+  return params;
+}
+
+const std::vector<Param>& evict_params() {
+  static const std::vector<Param> params = {
+      {.key = "kind",
+       .fallback = "none",
+       .choices = {"none", "streaming", "heavy_hitter"},
+       .help =
+           "which tokens are dropped, for good: none; all but the first and the latest; all but "
+           "these and those that got the most attention so far"},
+      tokens("sink", 4, "first tokens that are never dropped",
+             when("kind", {"streaming", "heavy_hitter"})),
+      tokens("recent", 1020, "latest tokens, the own one among them, that are never dropped",
+             when("kind", {"streaming", "heavy_hitter"})),
+      tokens("heavy", 512, "tokens kept beside these for the attention they got",
+             when("kind", {"heavy_hitter"})),
   };
   return params;
 }
 
 const std::vector<Param>& calibrate_params() {
-  using Type = Param::Type;
   constexpr double kMany = 1 << 20;
   static const std::vector<Param> params = {
       {.key = "tokens",
@@ -172,13 +223,36 @@ const std::vector<Param>& calibrate_params() {
   return params;
 }
 
+}  // namespace
+
+const std::vector<Param>& side_params() {
+  static const std::vector<Param> params = compose_side();
+  return params;
+}
+
+const std::vector<Param>& section_params(const std::string& section) {
+  if (section == "window") return window_params();
+  if (section == "protect") return protect_params();
+  if (section == "evict") return evict_params();
+  return calibrate_params();
+}
+
+std::vector<std::string> used_in_section(const std::string& section, const Settings& settings) {
+  std::vector<std::string> keys;
+  for (const Param& param : section_params(section)) {
+    if (!param.used || param.used(settings)) keys.push_back(param.key);
+  }
+  return keys;
+}
+
 const Param* find_param(const std::string& key) {
   const size_t dot = key.find('.');
   if (dot == std::string::npos) return nullptr;
   const std::string owner = key.substr(0, dot);
   const std::string rest = key.substr(dot + 1);
-  if (owner == "window") return find_in(window_params(), rest);
-  if (owner == "calibrate") return find_in(calibrate_params(), rest);
+  for (const std::string& section : kSections) {
+    if (owner == section) return find_in(section_params(section), rest);
+  }
   if (owner == "key" || owner == "value") return find_in(side_params(), rest);
   return nullptr;
 }
@@ -220,8 +294,11 @@ Settings default_settings() {
   for (const Param& param : side_params()) {
     for (const std::string& side : kSides) settings[side + "." + param.key] = param.fallback;
   }
-  for (const Param& param : window_params()) settings["window." + param.key] = param.fallback;
-  for (const Param& param : calibrate_params()) settings["calibrate." + param.key] = param.fallback;
+  for (const std::string& section : kSections) {
+    for (const Param& param : section_params(section)) {
+      settings[section + "." + param.key] = param.fallback;
+    }
+  }
   return settings;
 }
 

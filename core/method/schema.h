@@ -10,9 +10,13 @@
 namespace kvlab::method {
 
 /// The families that each side selects one part of, in the order of the arithmetic.
-inline const std::array<std::string, 4> kFamilies = {"center", "rotate", "token_scale", "codec"};
+inline const std::array<std::string, 7> kFamilies = {"space",  "center",      "reorder", "basis",
+                                                     "rotate", "token_scale", "codec"};
 
 inline const std::array<std::string, 2> kSides = {"key", "value"};
+
+/// What a recipe has beside its sides.
+inline const std::array<std::string, 4> kSections = {"window", "protect", "evict", "calibrate"};
 
 /// How a rotation from a file is written: `rotate: file:PATH`.
 inline const std::string kFilePrefix = "file:";
@@ -21,11 +25,13 @@ inline const std::string kFilePrefix = "file:";
 /// parts share a parameter it stands once.
 const std::vector<Param>& side_params();
 
-/// "window.sink", "window.recent", "window.flush", without the prefix.
-const std::vector<Param>& window_params();
+/// The keys of a section, without the prefix: those of "window", "protect" (tokens that stay in
+/// full precision by what they are), "evict" (tokens that are dropped) and "calibrate" (a learned
+/// part's own calibration).
+const std::vector<Param>& section_params(const std::string& section);
 
-/// Keys of a learned part's own calibration, without the prefix.
-const std::vector<Param>& calibrate_params();
+/// The keys of a section that mean something beside its other settings (given without the prefix).
+std::vector<std::string> used_in_section(const std::string& section, const Settings& settings);
 
 /// The parameter behind a whole key ("key.codec.bits", "window.recent"), or nullptr.
 const Param* find_param(const std::string& key);

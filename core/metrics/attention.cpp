@@ -1,5 +1,7 @@
 #include "metrics/attention.h"
 
+#include <limits>
+
 namespace kvlab::metrics {
 namespace {
 
@@ -13,13 +15,22 @@ at::Tensor cosine(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 ProbeErrors probe_errors(const attention::Exact& exact, const attention::Read& read) {
-  const at::Tensor hidden = exact.logits.eq(-std::numeric_limits<double>::infinity());
-  const at::Tensor visible_tokens = hidden.logical_not().sum(-1).to(at::kDouble);
-  const at::Tensor logit_error = (read.logits - exact.logits).masked_fill_(hidden, 0.0);
-  const at::Tensor log_ratio = (exact.log_weights - read.log_weights).masked_fill_(hidden, 0.0);
+  // Behind the probe, or dropped: there is no logit to be wrong about.
+  const at::Tensor behind = exact.logits.eq(-std::numeric_limits<double>::infinity());
+  at::Tensor unread = behind;
+  at::Tensor weightless = behind;
+  const at::Tensor weights = exact.log_weights.exp();
+  if (read.evicted.defined()) {
+    unread = behind.logical_or(read.evicted);
+    // A dropped token that had weight is an infinite divergence, one that had none is none.
+    weightless = behind.logical_or(read.evicted.logical_and(weights.eq(0)));
+  }
+  const at::Tensor read_tokens = unread.logical_not().sum(-1).to(at::kDouble);
+  const at::Tensor logit_error = (read.logits - exact.logits).masked_fill_(unread, 0.0);
+  const at::Tensor log_ratio = (exact.log_weights - read.log_weights).masked_fill_(weightless, 0.0);
   ProbeErrors probes;
-  probes.logit_mse = logit_error.square_().sum(-1) / visible_tokens;
-  probes.kl = exact.log_weights.exp().mul_(log_ratio).sum(-1);
+  probes.logit_mse = logit_error.square_().sum(-1) / read_tokens;
+  probes.kl = weights.mul(log_ratio).sum(-1);
   probes.top1 = exact.logits.argmax(-1).eq(read.logits.argmax(-1)).to(at::kDouble);
   probes.output = exact.output;
   probes.key_error = read.key_error;

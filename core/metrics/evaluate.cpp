@@ -16,20 +16,26 @@
 namespace kvlab::metrics {
 namespace {
 
-using cache::Windows;
+using cache::Schedule;
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-/// What one side's decoded values do wrong.
+/// What one side's decoded values do wrong, once every whole group of the span is quantized: tokens
+/// of a pool have no error, tokens that are gone at the last step do not count.
 class SideErrors {
  public:
-  SideErrors(bool passthrough, const at::Tensor& captured, const Windows& windows, bool by_channel)
-      : passthrough_(passthrough), captured_(captured), begin_(windows.begin()) {
+  SideErrors(bool passthrough, const at::Tensor& captured, const Schedule& schedule,
+             bool by_channel)
+      : passthrough_(passthrough),
+        captured_(captured),
+        schedule_(schedule),
+        begin_(schedule.windows().begin()) {
     const int64_t batch = captured.size(0);
     const int64_t heads = captured.size(1);
-    count_ = passthrough ? 0 : windows.span_end() - begin_;
+    count_ = passthrough ? 0 : schedule.windows().span_end() - begin_;
     squared_error_ = at::zeros({batch, heads, count_}, at::kDouble);
     squared_ = at::zeros({batch, heads, count_}, at::kDouble);
     codec_norm_ = at::zeros({batch, heads, count_}, at::kDouble);
+    there_ = at::zeros({heads}, at::kDouble);
     saturated_ = at::zeros({heads}, at::kDouble);
     nonfinite_ = at::zeros({heads}, at::kDouble);
     if (by_channel && count_ > 0) {
@@ -42,6 +48,8 @@ class SideErrors {
     if (passthrough_) return;
     constexpr int64_t kStretch = 4096;  // tokens, so that temporaries stay within the cache
     const at::Tensor captured = captured_[sequence][head].narrow(0, begin_, count_);
+    const at::Tensor gone = gone_tokens(sequence, head);
+    const at::Tensor exact_tokens = exact_of(sequence, gone);
     for (int64_t first = 0; first < count_; first += kStretch) {
       const int64_t n = std::min(kStretch, count_ - first);
       const auto part = [&](const at::Tensor& of) {
@@ -49,17 +57,26 @@ class SideErrors {
       };
       const at::Tensor values = decoded.values.narrow(0, first, n);
       const at::Tensor exact = captured.narrow(0, first, n).to(values.scalar_type());
-      const at::Tensor squared_errors = (values - exact).square_();
+      at::Tensor squared_errors = (values - exact).square_();
+      if (exact_tokens.defined()) {
+        squared_errors.masked_fill_(exact_tokens.narrow(0, first, n).unsqueeze(1), 0.0);
+      }
       part(squared_error_).copy_(squared_errors.sum(-1));
       for (int64_t t = 0; channels_.defined() && t < n; t += kBlock) {
         const at::Tensor block = squared_errors.narrow(0, t, std::min(kBlock, n - t));
         channels_[sequence][head][(first + t) / kBlock].copy_(block.sum(0));
       }
       part(squared_).copy_(exact.square().sum(-1));
-      nonfinite_[head] += values.isfinite().logical_not_().sum().to(at::kDouble);
+      if (gone.defined()) part(squared_).masked_fill_(gone.narrow(0, first, n), 0.0);
+      at::Tensor wrong = values.isfinite().logical_not_();
+      if (exact_tokens.defined()) {
+        wrong.masked_fill_(exact_tokens.narrow(0, first, n).unsqueeze(1), false);
+      }
+      nonfinite_[head] += wrong.sum().to(at::kDouble);
     }
     codec_norm_[sequence][head].copy_(decoded.codec_norms);
     saturated_[head] += static_cast<double>(decoded.saturated);
+    there_[head] += static_cast<double>(count_) - (gone.defined() ? gone.sum().item<double>() : 0);
   }
 
   /// "k_mse" and "k_nmse", or those of v.
@@ -74,16 +91,21 @@ class SideErrors {
       return;
     }
     const at::Tensor error = squared_error_.sum(kSequenceAndToken);
-    const auto elements = static_cast<double>(captured_.size(0) * count_ * captured_.size(3));
-    arrays[name + "_mse"] = error / elements;
+    arrays[name + "_mse"] = error / (there_ * captured_.size(3));
     arrays[name + "_nmse"] = ratio(error, squared_.sum(kSequenceAndToken));
   }
 
-  /// A [B, Hkv, n] array over the span as [B, Hkv, T], NaN outside it.
+  /// A [B, Hkv, n] array over the span as [B, Hkv, T], NaN outside it and where tokens are gone.
   at::Tensor over_all_tokens(const at::Tensor& array) const {
     at::Tensor all =
         at::full({captured_.size(0), captured_.size(1), captured_.size(2)}, nan, at::kDouble);
     all.narrow(2, begin_, count_).copy_(array);
+    for (int64_t b = 0; b < all.size(0) && !passthrough_; ++b) {
+      for (int64_t head = 0; head < all.size(1); ++head) {
+        const at::Tensor gone = gone_tokens(b, head);
+        if (gone.defined()) all[b][head].narrow(0, begin_, count_).masked_fill_(gone, nan);
+      }
+    }
     return all;
   }
 
@@ -101,13 +123,28 @@ class SideErrors {
   const at::Tensor& nonfinite() const { return nonfinite_; }
 
  private:
+  /// bool [n]: tokens of the span that are gone at the last step; undefined: none ever goes.
+  at::Tensor gone_tokens(int64_t sequence, int64_t head) const {
+    if (!schedule_.evicts()) return {};
+    const at::Tensor last = at::tensor({captured_.size(2) - 1}, at::kLong);
+    return schedule_.evicted_at(sequence, head, last)[0].narrow(0, begin_, count_);
+  }
+
+  /// bool [n]: tokens without an error.
+  at::Tensor exact_of(int64_t sequence, const at::Tensor& gone) const {
+    if (!schedule_.protects()) return gone;
+    return schedule_.protected_in_span(sequence).narrow(0, begin_, count_);
+  }
+
   bool passthrough_;
   at::Tensor captured_;  // [B, Hkv, T, d]
+  const Schedule& schedule_;
   int64_t begin_;
   int64_t count_ = 0;                    // tokens of the span
   static constexpr int64_t kBlock = 32;  // tokens of a row of channels_
   at::Tensor channels_;                  // [B, Hkv, blocks, d], undefined: not asked for
   at::Tensor squared_error_, squared_, codec_norm_;  // [B, Hkv, n]
+  at::Tensor there_;                                 // [Hkv], tokens that count
   at::Tensor saturated_, nonfinite_;                 // [Hkv]
 };
 
@@ -121,7 +158,7 @@ at::Tensor captured_norms(const at::Tensor& x) {
 }
 
 void norm_metrics(const data::Sample& sample, const SideErrors& key, const Settings& codec,
-                  const Windows& windows, Arrays& arrays) {
+                  const Schedule& schedule, Arrays& arrays) {
   const at::Tensor norms = captured_norms(sample.k);
   arrays.merge(norm_imbalance(norms));
   if (key.passthrough()) {
@@ -134,8 +171,8 @@ void norm_metrics(const data::Sample& sample, const SideErrors& key, const Setti
   const auto axis = codec.find("axis");
   const bool per_channel = axis != codec.end() && axis->second == "channel";
   const int64_t block = per_channel ? get_int(codec, "group") : 32;
-  arrays.merge(block_imbalance(norms.narrow(2, windows.begin(), key.count()), key.squared_error(),
-                               block, get_int(codec, "bits")));
+  arrays.merge(block_imbalance(norms.narrow(2, schedule.windows().begin(), key.count()),
+                               key.squared_error(), block, get_int(codec, "bits")));
 }
 
 }  // namespace
@@ -145,18 +182,19 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
                   const std::string& backend) {
   const c10::NoGradGuard no_grad;
   const data::Sample& sample = context.sample();
-  const Windows windows(recipe.settings, sample.tokens());
+  const Schedule schedule(recipe.settings, sample);
   const auto measures = [&](const char* word) { return measure.count(word) > 0; };
-  const auto readback = make_readback(backend, context, method, recipe, windows);
-  SideErrors key(method.key.passthrough, sample.k, windows, measures("tokens"));
-  SideErrors value(method.value.passthrough, sample.v, windows, measures("tokens"));
+  const auto readback = make_readback(backend, context, method, recipe, schedule);
+  SideErrors key(method.key.passthrough, sample.k, schedule, measures("tokens"));
+  SideErrors value(method.value.passthrough, sample.v, schedule, measures("tokens"));
   AttentionErrors attention_errors(sample.q, sample.w_o);
 
   const bool attends = measures("attention") || measures("tokens");
   const bool decodes = attends || measures("error") || measures("tni") || measures("residual");
   std::optional<ResidualErrors> residual_errors;
   if (measures("residual")) {
-    residual_errors.emplace(sample, method.key, below(recipe.settings, "key.codec."), windows);
+    residual_errors.emplace(sample, method.key, below(recipe.settings, "key.codec."),
+                            schedule.windows());
   }
   for (int64_t b = 0; decodes && b < sample.batch(); ++b) {
     for (int64_t head = 0; head < sample.kv_heads(); ++head) {
@@ -170,25 +208,29 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   }
 
   Measured measured;
+  measured.notes = schedule.notes();
   Arrays& arrays = measured.metrics;
   if (measures("error")) {
     key.errors("k", arrays);
     value.errors("v", arrays);
     arrays["saturated"] = key.saturated() + value.saturated();
     arrays["nonfinite"] = key.nonfinite() + value.nonfinite();
+    arrays["evicted_tokens"] = at::full(
+        {sample.kv_heads()}, static_cast<double>(sample.tokens() - schedule.kept(sample.tokens())),
+        at::kDouble);
   }
   if (measures("attention")) arrays.merge(attention_errors.finish());
   if (measures("tni"))
-    norm_metrics(sample, key, below(recipe.settings, "key.codec."), windows, arrays);
+    norm_metrics(sample, key, below(recipe.settings, "key.codec."), schedule, arrays);
   if (residual_errors) arrays.merge(residual_errors->finish());
   if (measures("operations")) {
-    arrays.merge(operations(method.key, recipe.side("key"), windows, sample.tokens(),
+    arrays.merge(operations(method.key, recipe.side("key"), schedule.windows(), sample.tokens(),
                             sample.kv_heads(), sample.q_heads(), sample.head_dim()));
   }
   if (measures("memory")) {
     const auto padding = [&](int64_t tokens) { return readback->padding(tokens); };
     arrays.merge(memory(readback->bytes(WhichSide::key), readback->bytes(WhichSide::value), padding,
-                        windows, sample.tokens()));
+                        schedule, sample.tokens()));
   }
   if (measures("kernel_time")) {
     const KernelTime time = time_kernels(sample, method, recipe, backend);
@@ -206,10 +248,17 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
     measured.tokens["k_norm"] = captured_norms(sample.k);
     measured.tokens["v_norm"] = captured_norms(sample.v);
   }
-  const int64_t last = sample.tokens() - 1;
-  measured.hist_key[0] = measured.hist_value[0] = windows.begin();
-  measured.hist_key[1] = windows.boundary(Windows::Side::key, last);
-  measured.hist_value[1] = windows.boundary(Windows::Side::value, last);
+  const int64_t begin = schedule.windows().begin();
+  measured.hist_key[0] = measured.hist_value[0] = begin;
+  const auto end = [&](Schedule::Side side) {
+    int64_t shortest = sample.tokens();
+    for (int64_t b = 0; b < sample.batch(); ++b) {
+      shortest = std::min(shortest, schedule.boundary(side, b, sample.tokens() - 1));
+    }
+    return shortest;
+  };
+  measured.hist_key[1] = end(Schedule::Side::key);
+  measured.hist_value[1] = end(Schedule::Side::value);
   return measured;
 }
 

@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "cache/windows.h"
+#include "cache/schedule.h"
 #include "calibrate/prepare.h"
 #include "metrics/context.h"
 #include "metrics/measured.h"
@@ -17,7 +17,9 @@ struct Measured {
   // d]; by probe: position [P], out_se, out_ss [B, Hq, P].
   Arrays tokens;
   Arrays samples;  // raw timings behind a metric, nanoseconds: encode_us, decode_us [runs]
-  int64_t hist_key[2] = {0, 0};  // [begin, end) read quantized at the last step
+  std::vector<std::string> notes;  // what a reader of the row should know
+  int64_t hist_key[2] = {0, 0};    // [begin, end) read quantized at the last step; where sequences
+                                   // differ, of the shortest one
   int64_t hist_value[2] = {0, 0};
 };
 

@@ -6,7 +6,20 @@
 namespace kvlab::metrics {
 namespace {
 
-using Side = cache::Windows::Side;
+using Side = cache::Schedule::Side;
+constexpr int64_t kIndexBytes = 4;
+
+/// Bytes that the token scales of one sequence's history take. Beyond the sample a token takes what
+/// it took there on average.
+int64_t scale_bytes(const SideBytes& side, int64_t sequence, int64_t history) {
+  if (side.scale_bits.empty()) return side.scale_row / side.sequences * history;
+  const std::vector<int64_t>& sums = side.scale_bits[static_cast<size_t>(sequence)];
+  const auto known = static_cast<int64_t>(sums.size()) - 1;
+  if (known == 0) return 0;
+  const int64_t bits =
+      history <= known ? sums[static_cast<size_t>(history)] : sums.back() * history / known;
+  return (bits + 7) / 8;
+}
 
 struct Held {
   int64_t codes = 0, params = 0, scales = 0, window = 0, centers = 0, padding = 0;
@@ -16,15 +29,19 @@ struct Held {
   int64_t quantized() const { return codes + params + scales; }
   int64_t all() const { return quantized() + window + centers + padding; }
 
-  void add(const SideBytes& side, int64_t history, int64_t tokens) {
-    elements += side.token_elements * tokens;
-    window += side.captured_row * (tokens - history);
+  /// One sequence's part of a side. history: of `tokens` tokens, `dropped` of which are gone.
+  void add(const SideBytes& side, int64_t sequence, int64_t history, int64_t tokens,
+           int64_t dropped) {
+    const auto part = [&](int64_t row) { return row / side.sequences; };
+    const int64_t from_history = std::min(history, dropped);
+    elements += part(side.token_elements) * tokens;
+    window += part(side.captured_row) * (tokens - history - (dropped - from_history));
     if (!side.quantized) return;
-    codes += side.code_row * history;
-    params += side.param_row * (history / side.row_tokens);
-    scales += side.scale_row * history;
-    centers += side.center;
-    history_elements += side.token_elements * history;
+    const int64_t kept = history - from_history;
+    codes += part(side.code_row) * kept;
+    params += part(side.param_row) * (kept / side.row_tokens);
+    scales += scale_bytes(side, sequence, kept);
+    history_elements += part(side.token_elements) * kept;
   }
 };
 
@@ -33,14 +50,27 @@ struct Contents {
   const SideBytes& key;
   const SideBytes& value;
   const Padding& padding;
-  const cache::Windows& windows;
+  const cache::Schedule& schedule;
 
   /// What is held at the last step of a cache of this length.
   Held at(int64_t tokens) const {
-    const cache::Windows rule = windows.at_length(tokens);
+    const int64_t begin = schedule.windows().at_length(tokens).begin();
+    const int64_t dropped = tokens - schedule.kept(tokens);
     Held held;
-    held.add(key, rule.boundary(Side::key, tokens - 1) - rule.begin(), tokens);
-    held.add(value, rule.boundary(Side::value, tokens - 1) - rule.begin(), tokens);
+    for (int64_t b = 0; b < key.sequences; ++b) {
+      const auto history = [&](Side side) {
+        return schedule.boundary_at_length(side, b, tokens) - begin;
+      };
+      held.add(key, b, history(Side::key), tokens, dropped);
+      held.add(value, b, history(Side::value), tokens, dropped);
+      const int64_t pool = schedule.pool_size(history(Side::key));
+      held.window += (key.captured_row + value.captured_row) / key.sequences * pool;
+      held.params += kIndexBytes * pool;
+    }
+    held.params += schedule.score_bytes(tokens);
+    for (const SideBytes* side : {&key, &value}) {
+      if (side->quantized) held.centers += side->center;
+    }
     held.padding = padding(tokens);
     return held;
   }
@@ -51,7 +81,7 @@ double bits(const Held& held) {
 }
 
 double mean_bits(const Contents& contents, int64_t length) {
-  const int64_t cycle = std::min(contents.windows.cycle(), length);
+  const int64_t cycle = std::min(contents.schedule.windows().cycle(), length);
   double sum = 0;
   for (int64_t tokens = length - cycle + 1; tokens <= length; ++tokens) {
     sum += bits(contents.at(tokens));
@@ -65,8 +95,8 @@ at::Tensor number(int64_t value) { return number(static_cast<double>(value)); }
 }  // namespace
 
 Arrays memory(const SideBytes& key, const SideBytes& value, const Padding& padding,
-              const cache::Windows& windows, int64_t tokens) {
-  const Contents contents{key, value, padding, windows};
+              const cache::Schedule& schedule, int64_t tokens) {
+  const Contents contents{key, value, padding, schedule};
   const Held held = contents.at(tokens);
   const double history_bits = held.history_elements == 0
                                   ? std::numeric_limits<double>::quiet_NaN()

@@ -21,7 +21,6 @@ namespace {
 
 using cache::Memory;
 using cache::PackedFormat;
-using cache::Windows;
 using kernels::CacheView;
 
 /// Parameters and norms of one head of one sequence as its blocks hold them.
@@ -119,16 +118,16 @@ class PackedReadback final : public Readback {
  public:
   PackedReadback(const std::string& backend, const SampleContext& context,
                  const calibrate::Prepared& method, const method::Recipe& recipe,
-                 const Windows& windows)
+                 const cache::Schedule& schedule)
       : context_(context),
         method_(method),
         recipe_(recipe),
         packed_(cache::packed_format(recipe.settings, sample().head_dim(), sample().dtype)),
         engine_(cache::make_engine(backend)),
         spec_(*engine_, recipe, method, sample().head_dim()),
-        begin_(windows.begin()),
-        count_(packed_.quantized ? windows.span_end() - begin_ : 0),
-        limits_(windows, sample().positions),
+        begin_(schedule.windows().begin()),
+        count_(packed_.quantized ? schedule.windows().span_end() - begin_ : 0),
+        limits_(schedule, /*sequence=*/0, sample().positions),
         held_at_probes_(engine_->place((sample().positions + 1).to(at::kInt))) {
     if (packed_.quantized) {
       specs_[0] = quant::UniformSpec::from(below(recipe.settings, "key.codec."), dim());
@@ -364,8 +363,8 @@ std::unique_ptr<Readback> make_packed_readback(const std::string& backend,
                                                const SampleContext& context,
                                                const calibrate::Prepared& method,
                                                const method::Recipe& recipe,
-                                               const Windows& windows) {
-  return std::make_unique<PackedReadback>(backend, context, method, recipe, windows);
+                                               const cache::Schedule& schedule) {
+  return std::make_unique<PackedReadback>(backend, context, method, recipe, schedule);
 }
 
 }  // namespace kvlab::metrics

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "cache/windows.h"
+#include "cache/schedule.h"
 #include "calibrate/prepare.h"
 #include "metrics/attention.h"
 #include "metrics/context.h"
@@ -11,7 +11,7 @@
 
 namespace kvlab::metrics {
 
-using WhichSide = cache::Windows::Side;
+using WhichSide = cache::Schedule::Side;
 
 /// The span of one side of one head of one sequence, as a backend reads it back.
 struct Decoded {
@@ -46,18 +46,18 @@ class Readback {
 std::unique_ptr<Readback> make_readback(const std::string& backend, const SampleContext& context,
                                         const calibrate::Prepared& method,
                                         const method::Recipe& recipe,
-                                        const cache::Windows& windows);
+                                        const cache::Schedule& schedule);
 
 std::unique_ptr<Readback> make_reference_readback(const SampleContext& context,
                                                   const calibrate::Prepared& method,
                                                   const method::Recipe& recipe,
-                                                  const cache::Windows& windows);
+                                                  const cache::Schedule& schedule);
 
 std::unique_ptr<Readback> make_packed_readback(const std::string& backend,
                                                const SampleContext& context,
                                                const calibrate::Prepared& method,
                                                const method::Recipe& recipe,
-                                               const cache::Windows& windows);
+                                               const cache::Schedule& schedule);
 
 /// Rows of a side's buffers that are the same on every backend: sizes of the captured tokens, the
 /// centre and the rotation. sizes: those of the captured tensor, [B, Hkv, T, d].

@@ -1,6 +1,9 @@
 // The backend `reference`: tensors in float64.
 #include <algorithm>
+#include <limits>
+#include <utility>
 
+#include "data/pre_rope.h"
 #include "metrics/probe_limits.h"
 #include "metrics/readback.h"
 #include "quant/parts.h"
@@ -8,39 +11,40 @@
 namespace kvlab::metrics {
 namespace {
 
-using cache::Windows;
-
 /// One side: its transform, codec and the sizes of the codec's buffers.
 class Side {
  public:
   Side(const calibrate::PreparedSide& prepared, const Settings& settings,
-       const at::Tensor& captured, DType dtype, const Windows& windows)
+       const data::Sample& sample, const at::Tensor& captured, const cache::Schedule& schedule)
       : prepared_(prepared),
+        schedule_(schedule),
         captured_(captured),
-        begin_(windows.begin()),
-        bytes_(captured_bytes(prepared, captured.sizes(), dtype)) {
+        begin_(schedule.windows().begin()),
+        bytes_(captured_bytes(prepared, captured.sizes(), sample.dtype)) {
     if (prepared.passthrough) return;
-    count_ = windows.span_end() - begin_;
+    count_ = schedule.windows().span_end() - begin_;
     bytes_.row_tokens = quant::token_group(below(settings, "codec."));
+    if (prepared.pre_rope) {
+      data::PreRope found = data::keys_before_rope(sample);
+      captured_ = found.keys;
+      rope_ = std::move(found.rope);
+    }
     scales_ = prepared.transform.scales(span());
-    const transform::TokenScale& scale = prepared.transform.token_scale();
-    if (scales_.defined())
-      bytes_.scale_row = captured.size(0) * scales_.size(1) * size_of(scale.params);
+    if (scales_.defined()) count_scale_bits();
   }
 
+  /// Heads that are transformed together are decoded together and kept until others are asked for.
   Decoded decode(int64_t sequence, int64_t head) {
     if (prepared_.passthrough) return {};
-    Decoded decoded;
-    decoded.values = at::empty({count_, captured_.size(3)}, at::kDouble);
-    decoded.codec_norms = at::empty({count_}, at::kDouble);
-    // Groups are independent, so a stretch at a time gives the same numbers and keeps temporaries
-    // within the cache.
-    constexpr int64_t kStretch = 4096;
-    const int64_t stretch = bytes_.row_tokens * std::max<int64_t>(1, kStretch / bytes_.row_tokens);
-    for (int64_t first = 0; first < count_; first += stretch) {
-      decode_stretch(sequence, head, first, std::min(stretch, count_ - first), decoded);
-    }
-    return decoded;
+    const int64_t together = prepared_.transform.heads();
+    const int64_t first = head / together * together;
+    const auto index = static_cast<size_t>(head - first);
+    const bool here =
+        sequence == sequence_ && first == first_head_ && decoded_[index].values.defined();
+    if (!here) decode_heads(sequence, first, together);
+    sequence_ = sequence;
+    first_head_ = first;
+    return std::exchange(decoded_[index], Decoded{});
   }
 
   SideBytes bytes() const {
@@ -64,44 +68,104 @@ class Side {
  private:
   at::Tensor span() const { return captured_.narrow(2, begin_, count_); }
 
-  /// Tokens [first, first + n) of the span.
-  void decode_stretch(int64_t sequence, int64_t head, int64_t first, int64_t n, Decoded& decoded) {
-    const at::Tensor x = span()[sequence][head].narrow(0, first, n);
+  void count_scale_bits() {
+    const at::Tensor bits = prepared_.transform.token_scale().bits(scales_).sum(1);  // [B, n]
+    if (bits.numel() == 0) return;
+    const bool alike = bits.eq(bits[0][0]).all().item<bool>();
+    if (alike && bits[0][0].item<int64_t>() % 8 == 0) {
+      bytes_.scale_row = captured_.size(0) * bits[0][0].item<int64_t>() / 8;
+      return;
+    }
+    for (int64_t b = 0; b < bits.size(0); ++b) {
+      const at::Tensor sums = bits[b].cumsum(0).contiguous();
+      std::vector<int64_t>& row = bytes_.scale_bits.emplace_back(1, 0);
+      row.insert(row.end(), sums.const_data_ptr<int64_t>(),
+                 sums.const_data_ptr<int64_t>() + sums.numel());
+    }
+  }
+
+  void decode_heads(int64_t sequence, int64_t first_head, int64_t together) {
+    decoded_.assign(static_cast<size_t>(together), Decoded{});
+    for (Decoded& one : decoded_) {
+      one.values = at::empty({count_, captured_.size(3)}, at::kDouble);
+      one.codec_norms = at::empty({count_}, at::kDouble);
+    }
+    // Groups are independent, so a stretch at a time gives the same numbers and keeps temporaries
+    // within the cache.
+    constexpr int64_t kStretch = 4096;
+    const int64_t rows = std::max<int64_t>(1, kStretch / (bytes_.row_tokens * together));
+    const int64_t stretch = bytes_.row_tokens * rows;
+    for (int64_t first = 0; first < count_; first += stretch) {
+      decode_stretch(sequence, first_head, together, first, std::min(stretch, count_ - first));
+    }
+  }
+
+  /// Tokens [first, first + n) of the span of heads [head, head + together).
+  void decode_stretch(int64_t sequence, int64_t head, int64_t together, int64_t first, int64_t n) {
+    const at::Tensor x = span()[sequence].narrow(0, head, together).narrow(1, first, n);
     at::Tensor scale;
-    if (scales_.defined())
-      scale = scales_[sequence][scales_.size(1) == 1 ? 0 : head].narrow(0, first, n);
+    if (scales_.defined()) {
+      const bool one = scales_.size(1) == 1;
+      scale = scales_[sequence].narrow(0, one ? 0 : head, one ? 1 : together);
+      scale = scale.narrow(1, first, n);
+    }
     at::Tensor shared;
-    if (prepared_.shared.defined()) shared = prepared_.shared.narrow(0, head, 1);
-    const at::Tensor entering = prepared_.transform.forward(x, head, scale);
-    const quant::Encoded encoded = prepared_.codec->encode(entering.unsqueeze(0), shared);
+    if (prepared_.shared.defined()) shared = prepared_.shared.narrow(0, head, together);
+    at::Tensor entering = prepared_.transform.forward(x, head, scale);
+    if (schedule_.protects()) entering = shielded(entering, sequence, first);
+    const quant::Encoded encoded = prepared_.codec->encode(entering, shared);
     code_bytes_ += encoded.code_bytes();
     param_bytes_ += encoded.param_bytes();
     encoded_tokens_ += n;
-    decoded.values.narrow(0, first, n)
-        .copy_(prepared_.transform.backward(prepared_.codec->decode(encoded)[0], head, scale));
-    decoded.codec_norms.narrow(0, first, n)
-        .copy_(entering.to(at::kDouble).square_().sum(-1).sqrt_());
-    decoded.saturated += encoded.saturated[0].item<int64_t>();
+    at::Tensor values = prepared_.transform.backward(prepared_.codec->decode(encoded), head, scale);
+    if (prepared_.pre_rope) values = rope_.turned(values, begin_ + first);
+    const at::Tensor norms = entering.to(at::kDouble).square_().sum(-1).sqrt_();
+    for (int64_t i = 0; i < together; ++i) {
+      Decoded& one = decoded_[static_cast<size_t>(i)];
+      one.values.narrow(0, first, n).copy_(values[i]);
+      one.codec_norms.narrow(0, first, n).copy_(norms[i]);
+      one.saturated += encoded.saturated[i].item<int64_t>();
+    }
+  }
+
+  /// Tokens that are in the pool when their group is quantized, moved into the range of the others
+  /// [heads, n, d]: they leave the group's parameters alone and get the nearest codes.
+  at::Tensor shielded(const at::Tensor& entering, int64_t sequence, int64_t first) const {
+    const int64_t group = bytes_.row_tokens;
+    const int64_t n = entering.size(1);
+    const at::Tensor out =
+        schedule_.excluded(sequence).narrow(0, begin_ + first, n).view({n / group, group, 1});
+    if (group == 1 || !out.any().item<bool>()) return entering;
+    constexpr float kFar = std::numeric_limits<float>::infinity();
+    const at::Tensor groups = entering.unflatten(1, {n / group, group});
+    const at::Tensor low = groups.masked_fill(out, kFar).amin(2, true);
+    const at::Tensor high = groups.masked_fill(out, -kFar).amax(2, true);
+    const at::Tensor moved = at::minimum(at::maximum(groups, low), high);
+    // A group of pool members alone has no others.
+    return at::where(out.logical_and(low.le(high)), moved, groups).flatten(1, 2);
   }
 
   const calibrate::PreparedSide& prepared_;
-  at::Tensor captured_;  // [B, Hkv, T, d]
+  const cache::Schedule& schedule_;
+  at::Tensor captured_;  // [B, Hkv, T, d], before RoPE where the side is quantized there
+  data::Rope rope_;
   int64_t begin_;
   int64_t count_ = 0;  // tokens of the span
   at::Tensor scales_;
   SideBytes bytes_;  // but for the rows that encoding fills
   int64_t code_bytes_ = 0, param_bytes_ = 0, encoded_tokens_ = 0;
+  int64_t sequence_ = -1, first_head_ = -1;
+  std::vector<Decoded> decoded_;  // of the heads from first_head_ on
 };
 
 class ReferenceReadback final : public Readback {
  public:
   ReferenceReadback(const SampleContext& context, const calibrate::Prepared& method,
-                    const method::Recipe& recipe, const Windows& windows)
+                    const method::Recipe& recipe, const cache::Schedule& schedule)
       : context_(context),
-        begin_(windows.begin()),
-        key_(method.key, recipe.side("key"), sample().k, sample().dtype, windows),
-        value_(method.value, recipe.side("value"), sample().v, sample().dtype, windows),
-        limits_(windows, sample().positions) {}
+        schedule_(schedule),
+        key_(method.key, recipe.side("key"), sample(), sample().k, schedule),
+        value_(method.value, recipe.side("value"), sample(), sample().v, schedule) {}
 
   Decoded decode(WhichSide side, int64_t sequence, int64_t head) override {
     return side == WhichSide::key ? key_.decode(sequence, head) : value_.decode(sequence, head);
@@ -113,8 +177,9 @@ class ReferenceReadback final : public Readback {
     constexpr int64_t kWeights = 1 << 19;
     const int64_t probes = sample().positions.size(0);
     const int64_t some = std::max<int64_t>(1, kWeights / sample().tokens());
+    const ProbeLimits limits(schedule_, sequence, sample().positions);
     attention::HeadCache cache;
-    cache.begin = begin_;
+    cache.begin = schedule_.windows().begin();
     cache.k = sample().k[sequence][head].to(at::kDouble);
     cache.v = sample().v[sequence][head].to(at::kDouble);
     cache.k_read = key.values;
@@ -123,13 +188,19 @@ class ReferenceReadback final : public Readback {
       for (int64_t first = 0; first < probes; first += some) {
         const int64_t count = std::min(some, probes - first);
         const auto part = [&](const at::Tensor& of) { return of.narrow(0, first, count); };
-        cache.key_boundary = part(limits_.key);
-        cache.value_boundary = part(limits_.value);
+        cache.key_boundary = part(limits.key);
+        cache.value_boundary = part(limits.value);
+        const at::Tensor positions = part(limits.positions);
+        if (schedule_.protects() && key.values.defined()) {
+          cache.held = schedule_.protected_at(sequence, positions)
+                           .narrow(1, cache.begin, key.values.size(0));
+        }
+        if (schedule_.evicts()) cache.evicted = schedule_.evicted_at(sequence, head, positions);
         const attention::Exact exact = context_.exact(sequence, j, cache.k, cache.v, first, count);
         errors.add(sequence, j, first,
                    probe_errors(exact, attention::cached_attention(
                                            part(sample().q[sequence][j]).to(at::kDouble), cache,
-                                           exact, part(limits_.positions))));
+                                           exact, positions)));
       }
     }
   }
@@ -145,9 +216,8 @@ class ReferenceReadback final : public Readback {
   const data::Sample& sample() const { return context_.sample(); }
 
   const SampleContext& context_;
-  int64_t begin_;
+  const cache::Schedule& schedule_;
   Side key_, value_;
-  ProbeLimits limits_;
 };
 
 }  // namespace
@@ -155,8 +225,8 @@ class ReferenceReadback final : public Readback {
 std::unique_ptr<Readback> make_reference_readback(const SampleContext& context,
                                                   const calibrate::Prepared& method,
                                                   const method::Recipe& recipe,
-                                                  const Windows& windows) {
-  return std::make_unique<ReferenceReadback>(context, method, recipe, windows);
+                                                  const cache::Schedule& schedule) {
+  return std::make_unique<ReferenceReadback>(context, method, recipe, schedule);
 }
 
 }  // namespace kvlab::metrics

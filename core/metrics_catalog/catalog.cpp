@@ -69,6 +69,9 @@ const std::vector<MetricInfo>& catalog() {
        "decode_mops by the same model"},
       {"saturated", "", "error", kv, true, false, "elements whose unclamped code is out of range"},
       {"nonfinite", "", "error", kv, true, false, "decoded values that are not finite"},
+      {"evicted_tokens", "tokens", "error", kv, false, false,
+       "tokens of a head that are gone at the last step; they have the weight 0 and leave k_*, "
+       "v_*"},
   };
   return metrics;
 }

@@ -28,7 +28,7 @@ std::map<std::string, json> recipe_of(const json& config) {
   std::map<std::string, json> flat;
   const auto method = config.find("method");
   if (!config.is_object() || method == config.end() || !method->is_object()) return flat;
-  for (const char* section : {"key", "value", "window"}) {
+  for (const char* section : {"key", "value", "window", "protect", "evict"}) {
     const auto found = method->find(section);
     if (found != method->end() && found->is_object()) {
       flatten(*found, std::string(section) + ".", &flat);

@@ -46,6 +46,7 @@ void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationS
   const metrics::Measured measured =
       metrics::evaluate(*loaded.context, prepared, cell.recipe,
                         {cell.measure.begin(), cell.measure.end()}, cell.backend);
+  result.warnings.insert(result.warnings.end(), measured.notes.begin(), measured.notes.end());
   for (const auto& [name, tensor] : measured.metrics) {
     result.metrics[name] = array_of(tensor);
     result.scalars[name] = metrics::scalar_of(name, tensor);

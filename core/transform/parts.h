@@ -7,7 +7,8 @@
 
 namespace kvlab::transform {
 
-/// Every choice for `rotate`, `center` and `token_scale` of a side, with its parameters.
+/// Every choice for `space`, `center`, `reorder`, `basis`, `rotate` and `token_scale` of a side,
+/// with its parameters.
 const std::vector<Part>& transform_parts();
 
 }  // namespace kvlab::transform

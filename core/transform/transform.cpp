@@ -6,6 +6,7 @@
 #include "data/draws.h"
 #include "quant/rounding.h"
 #include "transform/hadamard.h"
+#include "transform/reorder.h"
 
 namespace kvlab::transform {
 namespace {
@@ -22,36 +23,28 @@ at::Tensor head_measure(const at::Tensor& y, TokenScale::Kind kind) {
   }
 }
 
-/// A measured scale as it is stored: rounded to its type; 0, before or after rounding, is 1.
-at::Tensor stored(const at::Tensor& measured, const TokenScale& scale) {
-  const at::Tensor zero = measured.eq(0);
-  const at::Tensor number = scale.inverse ? measured.reciprocal() : measured;
-  const at::Tensor rounded =
-      quant::round_to(number.masked_fill(zero, 1.0).to(at::kFloat), scale.params).to(at::kDouble);
-  return rounded.masked_fill(rounded.eq(0), 1.0);
-}
-
 }  // namespace
-
-TokenScale TokenScale::from(const Settings& side) {
-  TokenScale scale;
-  const std::string kind = get_text(side, "token_scale");
-  if (kind == "none") return scale;
-  scale.kind = kind == "l2_heads"   ? Kind::l2_heads
-               : kind == "l2_head"  ? Kind::l2_head
-               : kind == "max_head" ? Kind::max_head
-                                    : Kind::mean_abs_head;
-  const std::string params = get_text(side, "token_scale_params");
-  scale.params = params == "fp32" ? DType::fp32 : params == "fp16" ? DType::fp16 : DType::bf16;
-  scale.rotate_first = get_text(side, "order") == "rotate_scale";
-  scale.inverse = get_text(side, "norm_op") == "rsqrt" && kind.starts_with("l2");
-  return scale;
-}
 
 at::Tensor hadamard(int64_t head_dim) {
   const std::vector<int8_t> signs = hadamard_signs(head_dim);
   return at::tensor(at::ArrayRef<int8_t>(signs), at::kDouble).reshape({head_dim, head_dim}) /
          std::sqrt(static_cast<double>(head_dim));
+}
+
+at::Tensor signed_hadamard(const at::Tensor& before, const at::Tensor& after) {
+  return before.to(at::kDouble).unsqueeze(1) * hadamard(before.size(0)) *
+         after.to(at::kDouble).unsqueeze(0);
+}
+
+at::Tensor signed_hadamard(int64_t head_dim, int64_t seed) {
+  const data::Draws draws(seed, /*passage=*/0);
+  const auto signs = [&](uint64_t row) {
+    at::Tensor normal = at::empty({head_dim}, at::kDouble);
+    draws.normals(data::Stream::signs, row, head_dim, normal.data_ptr<double>());
+    return at::where(normal.lt(0), at::scalar_tensor(-1.0, at::kDouble),
+                     at::scalar_tensor(1.0, at::kDouble));
+  };
+  return signed_hadamard(signs(0), signs(1));
 }
 
 at::Tensor random_orthogonal(int64_t head_dim, int64_t seed) {
@@ -74,37 +67,77 @@ at::Tensor random_orthogonal_parts(int64_t head_dim, int64_t first, int64_t seed
 }
 
 Transform::Transform(at::Tensor center, at::Tensor rotation, TokenScale scale)
-    : center_(std::move(center)), rotation_(std::move(rotation)), scale_(scale) {}
+    : Transform(std::move(center),
+                Linear{.order = {}, .matrix = std::move(rotation), .inverse = {}}, scale,
+                /*kv_heads=*/1) {}
+
+Transform::Transform(at::Tensor center, Linear linear, TokenScale scale, int64_t kv_heads)
+    : center_(std::move(center)), linear_(std::move(linear)), scale_(scale) {
+  together_ = linear_.order.defined() ? kv_heads : linear_.heads;
+}
 
 at::Tensor Transform::rotation_of(int64_t head) const {
-  if (!rotation_.defined()) return {};
-  return rotation_[rotation_.size(0) == 1 ? 0 : head];
+  if (!linear_.matrix.defined()) return {};
+  return linear_.matrix[linear_.matrix.size(0) == 1 ? 0 : head];
+}
+
+at::Tensor Transform::query_matrix(int64_t head) const {
+  if (!linear_.inverse.defined()) return rotation_of(head);
+  return linear_.inverse[linear_.inverse.size(0) == 1 ? 0 : head].t();
 }
 
 at::Tensor Transform::centred(const at::Tensor& x, int64_t head) const {
   const at::Tensor wide = x.to(at::kDouble);
-  return center_.defined() ? wide - center_[head].to(at::kDouble) : wide;
+  if (!center_.defined()) return wide;
+  const at::Tensor center = center_.narrow(0, head, x.dim() == 3 ? x.size(0) : 1);
+  return wide - (x.dim() == 3 ? center.unsqueeze(1) : center).to(at::kDouble);
+}
+
+/// x times the matrix of its heads: as [n, heads·d] where several stand side by side.
+at::Tensor Transform::mixed(const at::Tensor& x, const at::Tensor& matrices, int64_t head) const {
+  if (together_ == 1) return x.matmul(matrices[matrices.size(0) == 1 ? 0 : head]);
+  const int64_t sets = x.size(0) / linear_.heads;
+  const at::Tensor rows = x.unflatten(0, {sets, linear_.heads}).transpose(1, 2).flatten(2);
+  const at::Tensor matrix =
+      matrices.size(0) == 1 ? matrices : matrices.narrow(0, head / linear_.heads, sets);
+  return rows.matmul(matrix)
+      .unflatten(2, {linear_.heads, x.size(2)})
+      .transpose(1, 2)
+      .reshape(x.sizes());
 }
 
 at::Tensor Transform::rotated(const at::Tensor& x, int64_t head) const {
-  const at::Tensor rotation = rotation_of(head);
-  return rotation.defined() ? x.matmul(rotation) : x;
+  const at::Tensor placed = linear_.order.defined() ? reorder(x.unsqueeze(0), linear_.order)[0] : x;
+  return linear_.matrix.defined() ? mixed(placed, linear_.matrix, head) : placed;
+}
+
+at::Tensor Transform::rotated_back(const at::Tensor& y, int64_t head) const {
+  at::Tensor x = y;
+  if (linear_.inverse.defined()) {
+    x = mixed(x, linear_.inverse, head);
+  } else if (linear_.matrix.defined()) {
+    x = mixed(x, linear_.matrix.transpose(1, 2), head);
+  }
+  return linear_.order.defined() ? undo_reorder(x.unsqueeze(0), linear_.order)[0] : x;
 }
 
 at::Tensor Transform::scales(const at::Tensor& x) const {
   if (scale_.kind == TokenScale::Kind::none) return {};
-  const int64_t heads = x.size(1);
   std::vector<at::Tensor> measures;
-  for (int64_t head = 0; head < heads; ++head) {
+  for (int64_t head = 0; head < x.size(1); head += together_) {
     // Batch rows and tokens are alike here.
-    at::Tensor y = centred(x.select(1, head), head);
-    if (scale_.rotate_first) y = rotated(y, head);
-    measures.push_back(head_measure(y, scale_.kind));
+    std::vector<at::Tensor> sequences;
+    for (int64_t b = 0; b < x.size(0); ++b) {
+      at::Tensor y = centred(x[b].narrow(0, head, together_), head);
+      if (scale_.rotate_first) y = rotated(y, head);
+      sequences.push_back(head_measure(y, scale_.kind));
+    }
+    measures.push_back(at::stack(sequences));
   }
-  at::Tensor measured = at::stack(measures, 1);
+  at::Tensor measured = at::cat(measures, 1);
   if (scale_.kind == TokenScale::Kind::l2_heads) measured = measured.sum(1, true).sqrt();
   if (scale_.kind == TokenScale::Kind::l2_head) measured = measured.sqrt();
-  return stored(measured, scale_);
+  return scale_.stored(measured);
 }
 
 at::Tensor Transform::forward(const at::Tensor& x, int64_t head, const at::Tensor& scale) const {
@@ -118,12 +151,18 @@ at::Tensor Transform::forward(const at::Tensor& x, int64_t head, const at::Tenso
 
 at::Tensor Transform::backward(const at::Tensor& y, int64_t head, const at::Tensor& scale) const {
   at::Tensor x = y.to(at::kDouble);
-  const at::Tensor rotation = rotation_of(head);
-  // A scale is one number a token: it commutes with the rotation.
-  if (scale.defined()) x = scale_.inverse ? x / scale.unsqueeze(-1) : x * scale.unsqueeze(-1);
-  if (rotation.defined()) x = x.matmul(rotation.t());
-  if (center_.defined()) x = x + center_[head].to(at::kDouble);
-  return x;
+  const auto unscale = [&] {
+    if (!scale.defined()) return;
+    const at::Tensor column = scale.unsqueeze(-1);
+    x = scale_.inverse ? x / column : x * column;
+  };
+  // A head's own scale does not commute with what mixes heads.
+  if (scale_.rotate_first) unscale();
+  x = rotated_back(x, head);
+  if (!scale_.rotate_first) unscale();
+  if (!center_.defined()) return x;
+  const at::Tensor center = center_.narrow(0, head, x.dim() == 3 ? x.size(0) : 1);
+  return x + (x.dim() == 3 ? center.unsqueeze(1) : center).to(at::kDouble);
 }
 
 }  // namespace kvlab::transform

@@ -2,26 +2,20 @@
 
 #include <ATen/ATen.h>
 
-#include "base/dtype.h"
 #include "base/part.h"
+#include "transform/hadamard.h"
+#include "transform/token_scale.h"
 
 namespace kvlab::transform {
 
-/// How a token's scale is taken and stored.
-struct TokenScale {
-  enum class Kind { none, l2_heads, l2_head, max_head, mean_abs_head };
-  Kind kind = Kind::none;
-  DType params = DType::fp32;
-  bool rotate_first = true;  // order: rotate_scale
-  bool inverse = false;      // norm_op: rsqrt, the stored number is 1/n
-
-  static TokenScale from(const Settings& side);
-  /// One number a token for all KV heads together.
-  bool shared() const { return kind == Kind::l2_heads; }
-};
-
 /// The normalized Hadamard matrix, float64 [d, d].
 at::Tensor hadamard(int64_t head_dim);
+
+/// D₁·H·D₂ with signs before and after the Hadamard matrix, float64 [d, d]. signs: ±1 [d].
+at::Tensor signed_hadamard(const at::Tensor& before, const at::Tensor& after);
+
+/// The same with signs drawn from the seed.
+at::Tensor signed_hadamard(int64_t head_dim, int64_t seed);
 
 /// A Haar-distributed orthogonal matrix, float64 [d, d], the same for the same seed.
 at::Tensor random_orthogonal(int64_t head_dim, int64_t seed);
@@ -29,39 +23,61 @@ at::Tensor random_orthogonal(int64_t head_dim, int64_t seed);
 /// Two of them on the diagonal: of the first `first` channels and of the others.
 at::Tensor random_orthogonal_parts(int64_t head_dim, int64_t first, int64_t seed);
 
+/// A side's linear stages: y = x·M for row vectors, M = order, then basis and rotation.
+struct Linear {
+  at::Tensor order;   // int64 [Hkv·d]: channel i of all heads side by side comes from order[i];
+                      // undefined: as it is
+  at::Tensor matrix;  // float64 [1 or Hkv/heads, heads·d, heads·d] of what follows; undefined: none
+  at::Tensor inverse;  // of it; undefined: the transpose, it is orthogonal
+  int64_t heads = 1;   // adjacent KV heads that the matrix mixes, side by side in a row vector
+};
+
 /// What is done to one side between the captured tensor and the codec, and its inverse (contract
-/// section 4.2). Row vectors: y = ((x − center)·R)/scale.
+/// section 4.2). Row vectors: y = ((x − center)·M)/scale.
 class Transform {
  public:
   /// center: [Hkv, d] or undefined. rotation: float64 [1 or Hkv, d, d] or undefined (none).
   Transform(at::Tensor center, at::Tensor rotation, TokenScale scale);
+  /// kv_heads: of the layer, all of which an order mixes.
+  Transform(at::Tensor center, Linear linear, TokenScale scale, int64_t kv_heads);
+
+  /// Adjacent KV heads that are transformed together.
+  int64_t heads() const { return together_; }
 
   /// Stored token scales of captured values x [B, Hkv, n, d]: float64, already rounded to their
-  /// type, [B, 1, n] (shared) or [B, Hkv, n]; undefined where there are none. Works head by head to
-  /// keep memory low.
+  /// type, [B, 1, n] (shared) or [B, Hkv, n]; undefined where there are none. Works a few heads at
+  /// a time to keep memory low.
   at::Tensor scales(const at::Tensor& x) const;
 
-  /// One head: x [n, d] captured, scale [n] as stored or undefined. float32 [n, d], what enters the
-  /// codec.
+  /// x: captured values of the KV heads from `head` on that are transformed together, [heads, n,
+  /// d], or [n, d] of one; scale: theirs as stored, [n] or [heads, n], or undefined. float32 of the
+  /// same shape, what enters the codec.
   at::Tensor forward(const at::Tensor& x, int64_t head, const at::Tensor& scale) const;
 
-  /// The inverse: decoded float32 [n, d] to float64 [n, d] in the space of the captured tensor.
+  /// The inverse: decoded float32 to float64 in the space of the captured tensor.
   at::Tensor backward(const at::Tensor& y, int64_t head, const at::Tensor& scale) const;
 
-  /// q·k̂ = (q·R)·(k̂ in codec space) + q·center: the matrix for a query head of this KV head,
+  /// q·k̂ = (q·D)·(k̂ in codec space) + q·center where each head is transformed by itself: the
+  /// matrix D for a query head of this KV head, M itself where it is orthogonal, else M⁻ᵀ;
   /// undefined for none.
+  at::Tensor query_matrix(int64_t head) const;
+
+  /// M for this KV head, likewise.
   at::Tensor rotation_of(int64_t head) const;
 
   const at::Tensor& center() const { return center_; }
-  const at::Tensor& rotation() const { return rotation_; }
+  const at::Tensor& rotation() const { return linear_.matrix; }
   const TokenScale& token_scale() const { return scale_; }
 
  private:
   at::Tensor centred(const at::Tensor& x, int64_t head) const;
+  at::Tensor mixed(const at::Tensor& x, const at::Tensor& matrices, int64_t head) const;
   at::Tensor rotated(const at::Tensor& x, int64_t head) const;
+  at::Tensor rotated_back(const at::Tensor& y, int64_t head) const;
 
   at::Tensor center_;
-  at::Tensor rotation_;
+  Linear linear_;
+  int64_t together_ = 1;
   TokenScale scale_;
 };
 

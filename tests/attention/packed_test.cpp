@@ -325,7 +325,7 @@ TEST_CASE("D48 D51 rotated and scaled tokens have the reference's codes away fro
 
     transform::TokenScale scale;
     scale.kind = test.kind;
-    scale.params = DType::fp16;
+    scale.params = transform::TokenScale::Params::fp16;
     scale.rotate_first = !test.first;
     scale.inverse = test.inverse;
     const at::Tensor rotation = test.rotation == Rotate::none ? at::Tensor()

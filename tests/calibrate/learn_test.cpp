@@ -136,7 +136,7 @@ TEST_CASE("learning losses are those of their definitions", "[learn]") {
 
 TEST_CASE("a clip ratio of the loss may be none, as a codec's", "[learn]") {
   kvlab::Settings calibrate;
-  for (const kvlab::Param& param : kvlab::method::calibrate_params())
+  for (const kvlab::Param& param : kvlab::method::section_params("calibrate"))
     calibrate[param.key] = param.fallback;
   calibrate["clip_key"] = "none";
   calibrate["clip_value"] = 0.5;

@@ -118,7 +118,7 @@ TEST_CASE("wrong edits change nothing and say why") {
         "unknown key 'window.recnt' of a method (did you mean 'window.recent'?)");
   CHECK(wrong_edit("key.rotate", "file") ==
         "'key.rotate' must be one of none, hadamard, random_orthogonal, file:PATH, covariance, "
-        "covariance_hadamard, learned, found 'file'");
+        "covariance_hadamard, learned, signed_hadamard, found 'file'");
   CHECK(wrong_edit("key.codec", json::object()) ==
         "unknown key 'key.codec' of a method (did you mean 'key.order'?)");
 }
@@ -137,22 +137,23 @@ space: pre_rope
            "2:8: 'title' must be text, found 7 (put it in quotes: \"7\")",
            "5:3: unknown key 'bits' in key (it belongs at key.codec.bits)",
            "6:11: 'key.rotate' must be one of none, hadamard, random_orthogonal, file:PATH, "
-           "covariance, covariance_hadamard, learned, found 'hadamart' (did you mean 'hadamard'?)",
+           "covariance, covariance_hadamard, learned, signed_hadamard, found 'hadamart' (did you "
+           "mean 'hadamard'?)",
            "7:11: unknown key 'Group_size' in key.codec (did you mean 'group'?)",
            "7:33: 'key.codec.bits' must be a whole number from 1 to 8, found 12",
-           "8:10: unknown key 'resid_length' in window (valid: sink, recent, flush)",
+           "8:10: unknown key 'resid_length' in window (valid: sink, recent, flush, tni, min, max)",
            "3:1: unknown key 'resid_length' in the method (valid: id, title, source, key, value, "
-           "window, calibrate, layers)",
+           "window, protect, evict, calibrate, layers)",
            "9:1: unknown key 'space' in the method (valid: id, title, source, key, value, "
-           "window, calibrate, layers)"});
+           "window, protect, evict, calibrate, layers)"});
 }
 
 TEST_CASE("other mistakes of a method") {
   CHECK(mistakes("key: {codec: {bits: 2}}") ==
         std::vector<std::string>{"1:1: a method needs an 'id'"});
-  CHECK(mistakes("id: a\nkey: {space: pre_rope}") ==
+  CHECK(mistakes("id: a\nkey: {boost: 2}") ==
         std::vector<std::string>{
-            "2:7: key 'space' is reserved for a part that this release does not have"});
+            "2:7: key 'boost' is reserved for a part that this release does not have"});
   CHECK(mistakes("id: a\nkey: hadamard") ==
         std::vector<std::string>{"2:6: 'key' must be a map of keys, found 'hadamard'"});
   CHECK(mistakes("id: a\nid: b") ==

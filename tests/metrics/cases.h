@@ -59,6 +59,26 @@ inline kvlab::data::Sample gaussian_sample(const Shape& s, uint64_t seed,
   return sample;
 }
 
+/// With everything that a capture may have: RoPE, keys before it, hidden states, all queries (those
+/// of the sample where it has all, else new ones).
+inline kvlab::data::Sample with_more(kvlab::data::Sample sample, uint64_t seed) {
+  using kvlab::data::Rope;
+  const Rope rope = Rope::from(10000.0, "", "half", sample.head_dim());
+  const at::Tensor before = rope.turned_back(sample.k.to(at::kFloat));
+  const at::Tensor hidden = plain::gaussian({sample.batch(), sample.tokens()}, seed).abs();
+  const bool all = sample.q.size(2) == sample.tokens();
+  const at::Tensor q =
+      all ? sample.q
+          : plain::gaussian({sample.batch(), sample.q_heads(), sample.tokens(), sample.head_dim()},
+                            seed + 1)
+                .to(sample.q.scalar_type());
+  sample.more.k_pre = [before] { return before; };
+  sample.more.rope = [rope] { return rope; };
+  sample.more.hidden_absmax = [hidden] { return hidden; };
+  sample.more.every_query = [q] { return q; };
+  return sample;
+}
+
 inline std::optional<kvlab::calibrate::CalibrationSample> calibration_of(
     const kvlab::data::Sample& sample, const std::string& content = "content") {
   const auto shared = std::make_shared<const kvlab::data::Sample>(sample);

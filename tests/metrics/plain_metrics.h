@@ -251,6 +251,7 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
   for (int64_t h = 0; h < kv; ++h) {
     m["saturated"].push_back(key.saturated(h) + value.saturated(h));
     m["nonfinite"].push_back(0);
+    m["evicted_tokens"].push_back(0);
   }
 
   for (int64_t i = 0; i < probes; ++i) {

@@ -40,7 +40,6 @@ COMMANDS: dict[str, tuple[list[str], str]] = {
     "diff_unknown_metric": (["diff", "small.h5", "small.h5", "--fail-above", "worel=1"], r"no metric 'worel'.*'wo_rel'"),
     "diff_allow_unknown": (["diff", "small.h5", "small.h5", "--allow", "input"], r"inputs or gpu.*did you mean 'inputs'"),
     "claims_missing": (["claims", "nowhere.h5"], r"nowhere\.h5.*no such file"),
-    "convert": (["convert", "a.h5", "b.pt"], r"'convert' is not in this release"),
     "unknown_format": (["table", "small.h5", "--format", "cvs"], r"'cvs'.*did you mean 'csv'"),
     "unknown_rows": (["table", "small.h5", "--rows", "lable"], r"--rows.*'lable'.*did you mean 'label'"),
     "unknown_cols": (["table", "small.h5", "--cols", "lable"], r"--cols.*'lable'.*did you mean 'label'"),

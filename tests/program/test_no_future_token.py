@@ -24,6 +24,13 @@ METHODS = [
     {"use": "quarot_windows", "label": "ring", "set": {
         "window.sink": 4, "window.recent": 24, "window.flush": "ring", "group": 64}},
     {"use": "int2_naive", "label": "naive"},
+    {"use": "kcvt_base", "label": "dynamic", "set": {
+        "window.flush": "dynamic", "window.tni": 1.5, "window.min": 8, "window.max": 40}},
+    {"use": "kivi", "label": "pool", "set": {"window.recent": 32, "protect.kind": "low_norm", "protect.tokens": 4}},
+    {"use": "int2_naive", "label": "first", "set": {"protect.kind": "first", "protect.tokens": 3}},
+    {"use": "bf16", "label": "streaming", "set": {"evict.kind": "streaming", "evict.sink": 2, "evict.recent": 30}},
+    {"use": "int2_naive", "label": "heavy", "set": {
+        "evict.kind": "heavy_hitter", "evict.sink": 1, "evict.recent": 20, "evict.heavy": 10}},
 ]
 
 
@@ -74,4 +81,7 @@ def test_windows_hold_the_tokens_they_promise(plain: tuple[Path, dict[str, np.nd
     zero = {label: int(np.argmax(errors[0].sum(axis=0) > 0)) for label, errors in before.items()}
     # First p with b > s0.  block: s0=3, G=32, R=40: p+1-3-40 >= 32.  full: p >= 64.  kivi: values from p > 32, which is
     # before keys at p >= 32 + 0.  ring: s0=4, unit 8: p+1-4-24 >= 8.  naive: R=0 keeps the own token: p+1-1 >= 1.
-    assert zero == {"block": 74, "full": 64, "kivi": 32, "ring": 35, "naive": 1}
+    # dynamic: blocks of normals are even, so 8 tokens behind 32: p + 1 >= 40.  pool: as kivi, four tokens apart.
+    # first: tokens 0, 1, 2 stay: p+1-1 >= 4.  streaming: the 33rd token drops one.  heavy: as naive.
+    assert zero == {"block": 74, "full": 64, "kivi": 32, "ring": 35, "naive": 1,
+                    "dynamic": 39, "pool": 32, "first": 4, "streaming": 32, "heavy": 1}

@@ -104,7 +104,7 @@ def test_list(what: str, kvlab: Kvlab) -> None:
     text = kvlab.ok("list", what).out
     assert items and all(item["name"] in text for item in items)
     if what == "methods":
-        assert [item["name"] for item in items][:len(PRESETS)] == PRESETS
+        assert [item["name"] for item in items][:len(PRESETS)] == PRESETS  # methods of later parts stand behind them
     if what == "metrics":
         assert {"wo_rel", "attn_kl", "bits_at_128k"} <= {item["name"] for item in items}
     if what == "backends":

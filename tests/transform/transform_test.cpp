@@ -12,10 +12,11 @@ using namespace kvlab;
 using transform::TokenScale;
 using transform::Transform;
 using Kind = transform::TokenScale::Kind;
+using Params = transform::TokenScale::Params;
 
 namespace {
 
-TokenScale scale_of(Kind kind, DType params = DType::fp32, bool rotate_first = true,
+TokenScale scale_of(Kind kind, Params params = Params::fp32, bool rotate_first = true,
                     bool inverse = false) {
   TokenScale scale;
   scale.kind = kind;
@@ -38,7 +39,7 @@ at::Tensor token_of(double value) {
   return at::tensor({value, 0.0, 0.0, 0.0}, at::kDouble).reshape({1, 1, 1, 4});
 }
 
-double stored_scale(double norm, DType params, bool inverse = false) {
+double stored_scale(double norm, Params params, bool inverse = false) {
   return Transform({}, {}, scale_of(Kind::l2_head, params, true, inverse))
       .scales(token_of(norm))
       .item<double>();
@@ -109,7 +110,7 @@ TEST_CASE("rotating and L2 scaling commute; with the largest entry as scale they
   const at::Tensor x = plain::gaussian({2, 3, 64, 32}, 61);
   const at::Tensor rotation = transform::hadamard(32).unsqueeze(0);
   const auto entering = [&](Kind kind, bool rotate_first) {
-    const Transform transform({}, rotation, scale_of(kind, DType::fp32, rotate_first));
+    const Transform transform({}, rotation, scale_of(kind, Params::fp32, rotate_first));
     const at::Tensor scales = transform.scales(x);
     std::vector<at::Tensor> heads;
     for (int64_t head = 0; head < 3; ++head) {
@@ -126,7 +127,7 @@ TEST_CASE("rotating and L2 scaling commute; with the largest entry as scale they
   }
   // scale_rotate takes the scale from the centred tensor: its largest entry, not that of the
   // rotated one.
-  const Transform scale_first({}, rotation, scale_of(Kind::max_head, DType::fp32, false));
+  const Transform scale_first({}, rotation, scale_of(Kind::max_head, Params::fp32, false));
   CHECK(at::equal(scale_first.scales(x), x.abs().amax(-1).to(at::kDouble)));
 }
 
@@ -134,37 +135,37 @@ TEST_CASE("norm_op rsqrt stores 1/n, multiplies on the way in and divides on the
           "[transform]") {
   // 1/3 in fp16 is 0.333251953125.
   constexpr double third = 0.333251953125;
-  CHECK(stored_scale(3.0, DType::fp16, true) == third);
-  const Transform transform({}, {}, scale_of(Kind::l2_head, DType::fp16, true, true));
+  CHECK(stored_scale(3.0, Params::fp16, true) == third);
+  const Transform transform({}, {}, scale_of(Kind::l2_head, Params::fp16, true, true));
   const at::Tensor scale = at::tensor({third}, at::kDouble);
   const at::Tensor x = at::tensor({3.f, 6.f}).reshape({1, 2});
   const at::Tensor y = transform.forward(x, 0, scale);
   CHECK(at::equal(y, (x * third).to(at::kFloat)));
   CHECK(at::equal(transform.backward(y, 0, scale), x.to(at::kDouble)));
   // sqrt_div stores 3 itself.
-  CHECK(stored_scale(3.0, DType::fp16) == 3.0);
+  CHECK(stored_scale(3.0, Params::fp16) == 3.0);
 }
 
 TEST_CASE("D48 a scale that is or becomes 0 is stored as 1, one beyond its type as the largest",
           "[transform]") {
-  CHECK(stored_scale(0.0, DType::fp32) == 1.0);
-  CHECK(stored_scale(0.0, DType::fp32, true) == 1.0);
-  CHECK(stored_scale(1e-9, DType::fp16) == 1.0);       // rounds to 0
-  CHECK(stored_scale(1e9, DType::fp16, true) == 1.0);  // so does its inverse
-  CHECK(stored_scale(1e6, DType::fp16) == 65504.0);
-  CHECK(stored_scale(1e-6, DType::fp16, true) == 65504.0);
-  CHECK(stored_scale(1e6, DType::bf16) == 999424.0);  // 8 significant bits: 244·4096
-  CHECK(stored_scale(2.7, DType::fp32) == static_cast<double>(2.7f));
+  CHECK(stored_scale(0.0, Params::fp32) == 1.0);
+  CHECK(stored_scale(0.0, Params::fp32, true) == 1.0);
+  CHECK(stored_scale(1e-9, Params::fp16) == 1.0);       // rounds to 0
+  CHECK(stored_scale(1e9, Params::fp16, true) == 1.0);  // so does its inverse
+  CHECK(stored_scale(1e6, Params::fp16) == 65504.0);
+  CHECK(stored_scale(1e-6, Params::fp16, true) == 65504.0);
+  CHECK(stored_scale(1e6, Params::bf16) == 999424.0);  // 8 significant bits: 244·4096
+  CHECK(stored_scale(2.7, Params::fp32) == static_cast<double>(2.7f));
 }
 
 TEST_CASE("D48 the norm is summed in wide numbers", "[transform]") {
   // 1,024 elements of 10: the squares sum to 102,400, infinity in fp16.
   const at::Tensor x = at::full({1, 1, 1, 1024}, 10.0, at::kHalf);
-  for (const DType params : {DType::fp32, DType::fp16}) {
+  for (const Params params : {Params::fp32, Params::fp16}) {
     CHECK(Transform({}, {}, scale_of(Kind::l2_head, params)).scales(x).item<double>() == 320.0);
   }
   const at::Tensor heads = at::full({1, 8, 1, 128}, 10.0, at::kHalf);
-  CHECK(Transform({}, {}, scale_of(Kind::l2_heads, DType::fp16)).scales(heads).item<double>() ==
+  CHECK(Transform({}, {}, scale_of(Kind::l2_heads, Params::fp16)).scales(heads).item<double>() ==
         320.0);
 }
 
@@ -207,7 +208,8 @@ TEST_CASE("D43 every rotation and scale comes back", "[transform]") {
   const at::Tensor center = plain::gaussian({2, 64}, 64);
   for (const at::Tensor& rotation : {at::Tensor(), transform::hadamard(64).unsqueeze(0),
                                      transform::random_orthogonal(64, 3).unsqueeze(0)}) {
-    const Transform transform(center, rotation, scale_of(kind, DType::bf16, rotate_first, inverse));
+    const Transform transform(center, rotation,
+                              scale_of(kind, Params::bf16, rotate_first, inverse));
     const at::Tensor scales = transform.scales(x);
     for (int64_t head = 0; head < 2; ++head) {
       const at::Tensor scale =
