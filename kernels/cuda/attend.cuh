@@ -70,6 +70,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
+__device__ __forceinline__ float inverse_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Normalised Hadamard transform of a row that a warp holds, channel 32·k + lane in x[k].
 template <int kPerLane>
 __device__ __forceinline__ void hadamard_row(float (&x)[kPerLane], int lane) {

@@ -79,7 +79,7 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   const int records = (max_tokens + block_tokens(cache.format) - 1) / block_tokens(cache.format);
   // Few sequences: one block of eight warps on a multiprocessor. More of them do better as blocks
   // of four, two on each, and many as three, which then need no split.
-  const bool few = items <= device.multiprocessors / 4;
+  const bool few = items <= device.multiprocessors / 2;
   const bool many = items > device.multiprocessors;
   plan.warps = plan.instance < 0 ? kRuntimeWarps : few ? 8 : 4;
   const int places = device.multiprocessors * (few ? 1 : many ? 3 : 2);

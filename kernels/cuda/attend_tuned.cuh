@@ -2,10 +2,13 @@
 
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "attend_table.h"
 #include "attend_window.cuh"
 #include "check.h"
 #include "copy_ring.cuh"
+#include "launch.cuh"
 
 /// The tuned attention kernel: packed codes go to the tensor cores as they lie in memory.
 ///
@@ -27,6 +30,7 @@ inline constexpr int kMostSharedBytes = 220 * 1024;  // dynamic, of a block
 inline constexpr float kStart = 6.0f;        // a new reference is this far below the largest logit
 inline constexpr float kHeadroom = 10.0f;    // P stays under 2^10 …
 inline constexpr float kLargeScale = 60.0f;  // … and P times a value scale within fp16
+inline constexpr float kLeastNormal = 6.103515625e-5f;  // of fp16
 
 /// kIndex: place in the table (class types cannot be template arguments of kernels).
 template <int kIndex>
@@ -55,6 +59,8 @@ struct Tuned {
   static constexpr float kValueRow = kValueBits == 8 ? 1.0f : kValueBits == 4 ? 16.0f : 4.0f;
   static constexpr float kValueK = kValueBits == 2 ? 16.0f : 1.0f;
   static constexpr float kValueKLog = kValueBits == 2 ? 4.0f : 0.0f;
+  // Where the zeros' product has a row to spare, a row of ones gives the sums of P as well.
+  static constexpr bool kOnesRow = kValueGroups > 1 && kValueGroups < 8 && !kOffset;
   static constexpr int kRecord = kLayout.bytes;
   // Bounds registers: narrow forms run as three blocks of four warps on a multiprocessor where
   // sequences are many.
@@ -403,7 +409,7 @@ struct Tuned {
     }
     if (inverse) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) norms[i] = 1.0f / norms[i];
+      for (int i = 0; i < 8; ++i) norms[i] = inverse_fast(norms[i]);
     }
 #pragma unroll
     for (int i = 0; i < 8; ++i)
@@ -415,7 +421,7 @@ struct Tuned {
   /// are sums[1].
   struct State {
     float output[kMTiles][kTiles][4];
-    float zero[kTiles][4];     // several value groups: Σ P·z, rows are groups
+    float zero[kTiles][4];     // several value groups: Σ P·z, rows are groups, and Σ P (kOnesRow)
     float zeros[2][kColumns];  // one value group: Σ P·z of the lane's tokens, by half
     float sums[2][kColumns];
     float reference[kColumns];
@@ -470,6 +476,18 @@ struct Tuned {
     }
   }
 
+  /// Adds the weight of one token and column to the sums as it is rounded for the products, so that
+  /// codes, zeros and the denominator meet the same weights.
+  static __device__ __forceinline__ void add_weights(State& state, const TokenNumbers& zeros,
+                                                     int tile, int half, int i, float weight,
+                                                     float scaled) {
+    if constexpr (!kOnesRow) state.sums[half][i] += weight;
+    if constexpr (kValueGroups == 1) {
+      state.zeros[half][i] =
+          fmaf(kOffset ? scaled : weight, zeros.get(tile, half), state.zeros[half][i]);
+    }
+  }
+
   static __device__ __forceinline__ void add_values(const unsigned char* record, const Logits& x,
                                                     int lane, State& state,
                                                     const TokenNumbers& scales) {
@@ -484,37 +502,50 @@ struct Tuned {
         for (int i = 0; i < kColumns; ++i) {
           const float reference = half ? state.reference[i] + kValueKLog : state.reference[i];
           weights[half][i] = exp2_fast(x[tile][half][i] - reference);
-          state.sums[half][i] += weights[half][i];
-          if constexpr (kValueGroups == 1) {
-            const float z = zeros.get(tile, half);
-            const float weight =
-                kOffset ? weights[half][i] * scales.get(tile, half) : weights[half][i];
-            state.zeros[half][i] = fmaf(weight, z, state.zeros[half][i]);
-          }
         }
       std::uint32_t low[kTiles], high[kTiles];  // P as the B operand, lower and upper half of k
       if constexpr (kNarrow) {
-        __half2 pair = __floats2half2_rn(weights[0][0], weights[1][0]);
-        if constexpr (kValueGroups == 1) pair = __hmul2(pair, half2_of(scales.pairs[tile]));
-        low[0] =
-            transpose_8x8(bits(pair));  // head t in column 2t; what odd columns hold is never read
+        const __half2 pair = __floats2half2_rn(weights[0][0], weights[1][0]);
+        __half2 scaled = pair;
+        if constexpr (kValueGroups == 1) scaled = __hmul2(pair, half2_of(scales.pairs[tile]));
+        add_weights(state, zeros, tile, 0, 0, __low2float(pair), __low2float(scaled));
+        add_weights(state, zeros, tile, 1, 0, __high2float(pair), __high2float(scaled));
+        low[0] = transpose_8x8(bits(scaled));  // head t in column 2t; odd columns are never read
         high[0] = __shfl_xor_sync(0xffffffffu, low[0], 4);
       } else {
 #pragma unroll
         for (int n = 0; n < kTiles; ++n) {
-          __half2 first = __floats2half2_rn(weights[0][2 * n], weights[0][2 * n + 1]);
-          __half2 second = __floats2half2_rn(weights[1][2 * n], weights[1][2 * n + 1]);
-          if constexpr (kValueGroups == 1) {
-            first = __hmul2(first, __low2half2(half2_of(scales.pairs[tile])));
-            second = __hmul2(second, __high2half2(half2_of(scales.pairs[tile])));
+          std::uint32_t operand[2];
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const __half2 pair = __floats2half2_rn(weights[half][2 * n], weights[half][2 * n + 1]);
+            __half2 scaled = pair;
+            if constexpr (kValueGroups == 1) {
+              const __half2 both = half2_of(scales.pairs[tile]);
+              scaled = __hmul2(pair, half ? __high2half2(both) : __low2half2(both));
+            }
+            float2 weight = __half22float2(pair);
+            const float2 product = __half22float2(scaled);
+            if constexpr (kValueGroups == 1 && !kOffset) {
+              // Codes meet P·s, which is rounded again: zeros and sums then meet that over s. (Not
+              // where it is subnormal or s is 0, as then P is all there is.)
+              const float inverse = inverse_fast(scales.get(tile, half));
+              if (product.x >= kLeastNormal) weight.x = product.x * inverse;
+              if (product.y >= kLeastNormal) weight.y = product.y * inverse;
+            }
+            add_weights(state, zeros, tile, half, 2 * n, weight.x, product.x);
+            add_weights(state, zeros, tile, half, 2 * n + 1, weight.y, product.y);
+            operand[half] = transpose_8x8(bits(scaled));
           }
-          low[n] = transpose_8x8(bits(first));
-          high[n] = transpose_8x8(bits(second));
+          low[n] = operand[0];
+          high[n] = operand[1];
         }
       }
       std::uint32_t words[lane_words(kDim, kValueBits)];
       load_tile<kValueBits>(record + kLayout.value_codes, tile, lane, words);
-      std::uint32_t zero_low = 0, zero_high = 0;
+      // Of the row of ones where there is one.
+      const std::uint32_t other = kOnesRow && g == kValueGroups ? 0x3c003c00u : 0u;
+      std::uint32_t zero_low = other, zero_high = other;
       if constexpr (kValueGroups > 1) {
         if (g < kValueGroups) {
           const unsigned char* from =
@@ -631,11 +662,15 @@ struct Tuned {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       const int row = lane_row(t, i), n = i / 2, column = i % 2;
-      const float sum = sum_over_rows(state.sums[0][i] + kValueK * state.sums[1][i]);
-      float zero = 0.0f;
+      float sum, zero = 0.0f;
       if constexpr (kValueGroups == 1)
         zero = sum_over_rows(state.zeros[0][i] + kValueK * state.zeros[1][i]);
       const float group_zero = state.zero[n][column] + kValueK * state.zero[n][2 + column];
+      if constexpr (kOnesRow) {
+        sum = __shfl_sync(0xffffffffu, group_zero, kValueGroups * 4 + t);
+      } else {
+        sum = sum_over_rows(state.sums[0][i] + kValueK * state.sums[1][i]);
+      }
       if (g == 0) {
         space.maxima[warp * kRows + row] = state.reference[i] + q.bias[i];
         space.sums[warp * kRows + row] = sum;
@@ -670,20 +705,24 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
   auto* query_memory = reinterpret_cast<float*>(memory + warps * kRing);
   const MergeSpace space{reinterpret_cast<float*>(memory), kRing / 4, maxima, sums, query_memory};
   const bool is_window = static_cast<int>(blockIdx.x) == p.splits;
+  unsigned char* records = memory + warp * kRing;
+  const CopyRing<T::kRecord> ring(records, barriers + warp * kStages, p.bulk != 0, lane);
+  BlockPlace at = block_coordinates(p);
+  int first = at.split + p.splits * warp, step = p.splits * warps;
+  wait_for_predecessor();
 
   // Three trips to memory that do not wait for each other: length, page numbers where they can be
   // told without it, queries.
-  BlockPlace at = block_coordinates(p);
   const int tokens = p.cache.tokens[at.sequence];
   const std::int32_t* table = p.cache.block_table + at.sequence * p.cache.table_stride;
-  int first = at.split + p.splits * warp, step = p.splits * warps;
-  int pages[kStages + 1] = {};  // one more than the ring holds: a look-up is a trip of its own
-  if (p.interleave && !is_window) {
-#pragma unroll
-    for (int i = 0; i <= kStages; ++i) {
-      if (first + i * step < p.cache.table_stride) pages[i] = table[first + i * step];
-    }
-  }
+  // A lane holds the page of the warp's record number `lane` of 32: in the loop a look-up of its
+  // own would be a trip to memory that each record waits for.
+  int pages = 0;
+  const auto look_up = [&](int turn, std::int64_t end) {
+    const int record = first + (turn + lane) * step;
+    if (record < end) pages = table[record];
+  };
+  if (p.interleave && !is_window) look_up(0, p.cache.table_stride);
   load_queries<kDim>(p, at, query_memory, kRows);
   fill_in_lengths(p, tokens, at);
 
@@ -698,21 +737,17 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
       first = at.split * chunk + warp;
       step = warps;
       end = min(at.split * chunk + chunk, end);
-#pragma unroll
-      for (int i = 0; i <= kStages; ++i) {
-        if (first + i * step < end) pages[i] = table[first + i * step];
-      }
+      look_up(0, end);
     }
     const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
     const std::int64_t page_bytes = static_cast<std::int64_t>(p.cache.kv_heads) * T::kRecord;
-    const auto source = [&](int record, int page) -> const std::uint8_t* {
-      return record < end ? heads + page * page_bytes : nullptr;
+    const auto ask = [&](int turn) {
+      if (turn > 0 && turn % kWarp == 0) look_up(turn, end);
+      const int page = __shfl_sync(0xffffffffu, pages, turn % kWarp);
+      ring.ask(turn, first + turn * step < end ? heads + page * page_bytes : nullptr);
     };
-    unsigned char* records = memory + warp * kRing;
-    const CopyRing<T::kRecord> ring(records, barriers + warp * kStages, p.bulk != 0, lane);
 #pragma unroll
-    for (int i = 0; i < kStages; ++i) ring.ask(i, source(first + i * step, pages[i]));
-    int next_page = pages[kStages];
+    for (int i = 0; i < kStages; ++i) ask(i);
 
     const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows);
     const typename T::Queries queries = T::make_queries(p, at, tile, shop, warp, warps, lane);
@@ -734,13 +769,12 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
       T::add_record(records + turn % kStages * T::kRecord, queries, p.cache.format.norm_inverse,
                     masked, limits, lane, state);
       __syncwarp();
-      ring.ask(turn, source(record + kStages * step, next_page));
-      const int later = record + (kStages + 1) * step;
-      if (later < end) next_page = table[later];
+      ask(turn + kStages);
     }
     __syncwarp();
     T::hand_over(state, queries, space, warp, lane);
   }
+  release_successor();
   finish_block<kDim, kRows>(p, at, space, warps, is_window);
 }
 
@@ -759,9 +793,9 @@ void launch_tuned(const AttendParams& p, int warps, Stream stream) {
   const dim3 grid(static_cast<unsigned>(p.splits + p.window),
                   static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
                   static_cast<unsigned>(p.cache.batch));
-  attend_tuned<kIndex>
-      <<<grid, static_cast<unsigned>(warps * kWarp), static_cast<std::size_t>(bytes), stream>>>(p);
-  KVLAB_CUDA(cudaGetLastError());
+  launch_after(attend_tuned<kIndex>, grid, warps * kWarp,
+               std::max(bytes, room_for_one_launch(static_cast<int>(grid.x * grid.y * grid.z))),
+               stream, p);
 }
 
 }  // namespace kvlab::kernels::cuda

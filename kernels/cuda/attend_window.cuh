@@ -8,8 +8,14 @@
 /// all, in the space of the captured tensors, and joins the merge as one more part.
 namespace kvlab::kernels::cuda {
 
-/// Running state of a warp: O of rows (2t, 2t + 1) + 8n and channels 16m + g (+8), base-2 maximum
-/// and sum a row.
+/// Channel of a row of product m: word 2(m%2) + row/8 of the 16 bytes that lane t = row%8/2 loads
+/// of every 32 channels.
+__device__ __forceinline__ int window_channel(int m, int row) {
+  return 32 * (m / 2) + 8 * (row % 8 / 2) + 4 * (m % 2) + 2 * (row / 8) + row % 2;
+}
+
+/// Running state of a warp: O of rows (2t, 2t + 1) + 8n and channels window_channel(m, g) and
+/// window_channel(m, g + 8), base-2 maximum and sum a row.
 template <int kDim, int kTiles>
 struct WarpState {
   float output[kDim / 16][kTiles][4];
@@ -107,6 +113,15 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
       keys[half] = window_row(cache, cache.sink_key, cache.recent_key, at, token[half], kDim);
       values[half] = window_row(cache, cache.sink_value, cache.recent_value, at, token[half], kDim);
     }
+    // Values are on their way while the logits are made. 16 bytes of a token are eight channels, so
+    // a product's rows are channels window_channel(m, row).
+    uint4 value_words[kDim / 32][2];
+#pragma unroll
+    for (int chunk = 0; chunk < kDim / 32; ++chunk)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        value_words[chunk][half] =
+            *reinterpret_cast<const uint4*>(values[half] + chunk * 32 + t * 8);
     float logits[kTiles][4] = {};
 #pragma unroll
     for (int chunk = 0; chunk < kDim / 32; ++chunk) {
@@ -197,9 +212,8 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
       std::uint32_t a[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const std::uint16_t* row = i < 2 ? values[0] : values[1];
-        a[i] = transpose_8x8(
-            *reinterpret_cast<const std::uint32_t*>(row + 16 * m + 8 * (i % 2) + 2 * t));
+        const uint4& x = value_words[m / 2][i / 2];
+        a[i] = transpose_8x8(m % 2 ? (i % 2 ? x.w : x.z) : (i % 2 ? x.y : x.x));
       }
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
@@ -223,8 +237,9 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
       }
 #pragma unroll
       for (int m = 0; m < kDim / 16; ++m) {
-        output[row * kOutputStride<kDim> + 16 * m + g] = state.output[m][n][column];
-        output[row * kOutputStride<kDim> + 16 * m + 8 + g] = state.output[m][n][2 + column];
+        float* to = output + row * kOutputStride<kDim>;
+        to[window_channel(m, g)] = state.output[m][n][column];
+        to[window_channel(m, g + 8)] = state.output[m][n][2 + column];
       }
     }
   }

@@ -86,43 +86,41 @@ void check_arguments(const CacheView& cache, const EncodeSpec& spec) {
   }
 }
 
-/// Sides that a launch works on.
-struct Sides {
-  int first = 0;  // 0: keys, 1: values
-  int count = 2;
-};
-
 template <int N>
-void launch(const Layer& first, const Layer* layers, int count, const TokenSource& source, int step,
-            int max_tokens, Sides sides, Stream stream) {
-  const Format& format = first.cache.format;
-  const int units = units_of(max_tokens, unit_tokens(format));
+void launch(const EncodeWork& work, Sides sides, Stream stream) {
+  const CacheView& cache = work.first.cache;
+  const int units = units_of(work.max_tokens, unit_tokens(cache.format));
+  const int first_side = sides.key ? 0 : 1;
+  const int side_count = sides.key && sides.value ? 2 : 1;
   const std::int64_t blocks =
-      std::int64_t{units} * first.cache.kv_heads * sides.count * first.cache.batch * count;
+      std::int64_t{units} * cache.kv_heads * side_count * cache.batch * work.count;
   if (blocks == 0) return;
   if (blocks > 0x7fffffff) refuse("more work than one launch holds");
-  const int bytes = scratch_bytes(format);
+  const int bytes = scratch_bytes(cache.format);
   // A kernel must be told before it takes more than 48 KiB.
   if (bytes > 48 * 1024) {
     KVLAB_CUDA(
         cudaFuncSetAttribute(encode_kernel<N>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   }
   // A decode step moves few tokens: small thread blocks, many at a time.
-  const int threads = max_tokens <= 8 ? 64 : kMostThreads;
+  const int threads = work.max_tokens <= 8 ? 64 : kMostThreads;
   encode_kernel<N><<<static_cast<unsigned>(blocks), threads, bytes, stream>>>(
-      first, layers, source, step, units, word_bytes(format) / 4, sides.first, sides.count);
+      work.first, work.layers, work.source, work.step, units, word_bytes(cache.format) / 4,
+      first_side, side_count);
   KVLAB_CUDA(cudaGetLastError());
 }
 
-void dispatch(const Layer& first, const Layer* layers, int count, const TokenSource& source,
-              int step, int max_tokens, Sides sides, Stream stream) {
-  switch (first.cache.format.dim) {
+/// By the fast encoders what they take, by the general one the rest.
+void encode_all(const EncodeWork& work, Stream stream) {
+  const Sides rest = encode_fast(work, stream);
+  if (!rest.key && !rest.value) return;
+  switch (work.first.cache.format.dim) {
     case 64:
-      return launch<2>(first, layers, count, source, step, max_tokens, sides, stream);
+      return launch<2>(work, rest, stream);
     case 128:
-      return launch<4>(first, layers, count, source, step, max_tokens, sides, stream);
+      return launch<4>(work, rest, stream);
     default:
-      return launch<8>(first, layers, count, source, step, max_tokens, sides, stream);
+      return launch<8>(work, rest, stream);
   }
 }
 
@@ -131,27 +129,13 @@ void dispatch(const Layer& first, const Layer* layers, int count, const TokenSou
 void encode(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, int step,
             int max_tokens, Stream stream) {
   check_arguments(cache, spec);
-  const Paths paths = paths_of(cache, spec, source, step);
-  if (paths.key == Path::light || paths.value == Path::light) {
-    encode_light(cache, spec, source, paths, max_tokens, stream);
-  }
-  if (paths.key == Path::dense) {
-    encode_dense(cache, spec, source, Side::key, max_tokens, stream);
-  }
-  if (paths.value == Path::dense) {
-    encode_dense(cache, spec, source, Side::value, max_tokens, stream);
-  }
-  const bool key = paths.key == Path::general;
-  const bool value = paths.value == Path::general;
-  if (!key && !value) return;
-  const Sides rest{key ? 0 : 1, key && value ? 2 : 1};
-  dispatch({cache, spec}, nullptr, 1, source, step, max_tokens, rest, stream);
+  encode_all({{cache, spec}, nullptr, 1, source, step, max_tokens}, stream);
 }
 
 void flush(const Layer& first, const Layer* layers, int count, int step, int max_tokens,
            Stream stream) {
   check_arguments(first.cache, first.spec);
-  dispatch(first, layers, count, TokenSource{}, step, max_tokens, Sides{}, stream);
+  encode_all({first, layers, count, TokenSource{}, step, max_tokens}, stream);
 }
 
 }  // namespace kvlab::kernels::cuda

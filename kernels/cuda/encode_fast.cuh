@@ -1,33 +1,28 @@
 #pragma once
 
-#include "encode_job.cuh"
+#include "kvlab/kernels/cuda.h"
 
 namespace kvlab::kernels::cuda {
 
-/// How a side of a prefill is encoded: by the fast encoders where they can (2 bits, d = 128, 16-bit
-/// tokens).
-enum class Path : unsigned char {
-  general,
-  light,  // Hadamard rotation or none
-  dense,  // a dense rotation, by a warpgroup's products
+/// What a launch of an encoder works on: one layer, or `count` layers that lie in device memory and
+/// differ in nothing but addresses.
+struct EncodeWork {
+  const Layer& first;
+  const Layer* layers = nullptr;
+  int count = 1;
+  TokenSource source;
+  int step = kAllTokens;
+  int max_tokens = 0;
 };
 
-struct Paths {
-  Path key = Path::general;
-  Path value = Path::general;
+/// The sides that are still to be encoded.
+struct Sides {
+  bool key = true;
+  bool value = true;
 };
 
-Paths paths_of(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source, int step);
-
-/// encode of the sides whose path is `light`.
-void encode_light(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-                  Paths paths, int max_tokens, Stream stream);
-
-/// Whether the GPU has the products of Path::dense.
-bool dense_products();
-
-/// encode of a side whose path is `dense`.
-void encode_dense(const CacheView& cache, const EncodeSpec& spec, const TokenSource& source,
-                  Side side, int max_tokens, Stream stream);
+/// Encodes what the fast encoders take (2 bits, d = 128, 16-bit tokens, no clip and no centre; of a
+/// decoding step what leaves the ring by one token or by whole tiles) and says what is left.
+Sides encode_fast(const EncodeWork& work, Stream stream);
 
 }  // namespace kvlab::kernels::cuda

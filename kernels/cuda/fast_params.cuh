@@ -7,73 +7,41 @@
 /// Parameters of a tile's groups: ranges, what is stored, and the quantizers that follow.
 namespace kvlab::kernels::cuda {
 
-/// What a thread block of the fast encoder has: a block of the cache, one side of it.
+/// What the fast encoder knows of a side.
 struct FastJob {
-  const CacheView& cache;
-  const SideFormat& format;
+  const Format& format;
+  const SideFormat& stored;
   const SideEncode& spec;
   Side side;
   Layout at;
-  std::uint8_t* block;
-  int count;     // tokens of the block that are stored; what lies behind is zero
   float factor;  // the tile's numbers times this are the rotated ones
   float factor_square;
 };
 
-/// Where a block's tokens come from and go to.
-struct FastTask {
-  std::uint8_t* block;
-  int count;
-  Rows rows;
-};
-
-/// False where neither side has tokens in the block.
-template <int kWarps>
-__device__ __forceinline__ bool find_task(const CacheView& cache, const TokenSource& source,
-                                          Side side, int sequence, int head, int block,
-                                          FastTask& task) {
-  constexpr int held = kWarps * kTile;
-  const int tokens = cache.tokens[sequence];
-  const Span span = span_of(cache.rule, tokens, kAllTokens, side);
-  const int first = block * held;
-  const int longest = span.end > span.other_end ? span.end : span.other_end;
-  if (first >= longest) return false;
-  const int left = span.end - first;
-  task.count = left < 0 ? 0 : left < held ? left : held;
-  task.block = block_at(cache, layout_of(cache.format).bytes, sequence, head, block);
-  const auto* array =
-      static_cast<const std::uint16_t*>(side == Side::key ? source.key : source.value);
-  array += sequence * source.batch_stride + head * source.head_stride +
-           (history_begin(cache, tokens) + first) * source.token_stride;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int token = threadIdx.x / 32 * kTile + threadIdx.x % 32 / 4 + 8 * r;
-    task.rows.row[r] = token < task.count ? array + token * source.token_stride : nullptr;
-  }
-  return true;
-}
-
-__device__ __forceinline__ FastJob make_fast_job(const CacheView& cache, const EncodeSpec& spec,
-                                                 Side side, const FastTask& task, float factor,
-                                                 float factor_square) {
+__device__ __forceinline__ FastJob make_fast_job(const Format& format, const EncodeSpec& spec,
+                                                 Side side, float factor, float factor_square) {
   const bool key = side == Side::key;
-  return {cache,
-          key ? cache.format.key : cache.format.value,
+  return {format,
+          key ? format.key : format.value,
           key ? spec.key : spec.value,
           side,
-          layout_of(cache.format),
-          task.block,
-          task.count,
+          layout_of(format),
           factor,
           factor_square};
 }
 
-/// Zeroes what lies behind the norms; the keys' thread block does it.
-template <int kWarps>
-__device__ __forceinline__ void zero_padding(const FastJob& job) {
-  const Format& format = job.cache.format;
-  const int norms = format.norm == Norm::none ? 0 : kWarps * kTile * size_of(format.norm_type);
-  zero_bytes(job.block, job.at.norm + norms, job.at.bytes);
+/// Where a row of a tile is stored.
+struct RowPlace {
+  std::uint8_t* block;
+  int token;    // of the block
+  bool there;   // there is such a token; else zeros are stored
+  bool writes;  // the place is the step's to write
+};
+
+/// One of two by value: chosen by address they would have to lie in memory.
+__device__ __forceinline__ RowPlace chosen(const RowPlace (&places)[2], int r) {
+  return {r ? places[1].block : places[0].block, r ? places[1].token : places[0].token,
+          r ? places[1].there : places[0].there, r ? places[1].writes : places[0].writes};
 }
 
 /// The quantizer of a group whose numbers are `factor` times those in the tile.
@@ -85,10 +53,12 @@ __device__ __forceinline__ Quantizer quantizer_of(const Grid& grid, const GroupP
   const auto most_code = static_cast<float>(largest_code(grid));
   const bool empty = params.flat && !(grid.zero == Zero::offset && grid.integer_zero);
   if (empty && grid.zero != Zero::none) return {0.0f, 0.0f};
-  const float shift = grid.zero == Zero::value  ? -params.zero / params.scale
+  const float inverse = __fdividef(1.0f, params.scale);
+  const float of_code = 1.0f / most_code;
+  const float shift = grid.zero == Zero::value  ? -params.zero * inverse
                       : grid.zero == Zero::none ? static_cast<float>(symmetric_reach(grid.bits))
                                                 : params.zero;
-  return {factor / params.scale / most_code, shift / most_code};
+  return {factor * inverse * of_code, shift * of_code};
 }
 
 template <bool kRotated>
@@ -96,30 +66,36 @@ __device__ __forceinline__ Quantizer no_codes() {
   return {kRotated ? 0.0f : __uint_as_float(0x7f800000u), 0.0f};
 }
 
-/// Parameters of a range of tile numbers, stored for a token and channel, or zero where there is no
-/// such token.
+/// store_group for a grid and a parameter type that may be constants.
 template <bool kRotated>
-__device__ __forceinline__ Quantizer store_group(const FastJob& job, int token, int channel,
-                                                 bool stores, float lo, float hi, float factor) {
-  if (token >= job.count) {
-    if (stores) {
-      const Sections at = sections_of(job.at, job.side);
-      const int index = param_index(job.cache.format, job.format, token, channel);
-      store_number(job.block + at.scale, index, job.format.params, 0.0f);
-      if (stores_zero(job.format))
-        store_number(job.block + at.zero, index, job.format.params, 0.0f);
-    }
-    return no_codes<kRotated>();
-  }
-  const GroupParams params = params_of(job.spec.grid, multiply(lo, factor), multiply(hi, factor));
-  if (stores) {
+__device__ __forceinline__ Quantizer store_group_of(const Grid& grid, Type type, bool zeros,
+                                                    const FastJob& job, const RowPlace& place,
+                                                    int index, bool stores, float lo, float hi,
+                                                    float factor) {
+  GroupParams params{0.0f, 0.0f, true};
+  if (place.there) params = params_of(grid, multiply(lo, factor), multiply(hi, factor));
+  if (stores && place.writes) {
     const Sections at = sections_of(job.at, job.side);
-    const int index = param_index(job.cache.format, job.format, token, channel);
-    store_number(job.block + at.scale, index, job.format.params, params.scale);
-    if (stores_zero(job.format))
-      store_number(job.block + at.zero, index, job.format.params, params.zero);
+    store_number(place.block + at.scale, index, type, params.scale);
+    if (zeros) store_number(place.block + at.zero, index, type, params.zero);
   }
-  return quantizer_of<kRotated>(job.spec.grid, params, factor);
+  return place.there ? quantizer_of<kRotated>(grid, params, factor) : no_codes<kRotated>();
+}
+
+/// Parameters of a range of tile numbers, stored as number `index` (layout.h, param_index) of the
+/// place's block if `stores`; zeros where there is no such token.
+template <bool kRotated>
+__device__ __forceinline__ Quantizer store_group(const FastJob& job, const RowPlace& place,
+                                                 int index, bool stores, float lo, float hi,
+                                                 float factor) {
+  const Grid& grid = job.spec.grid;
+  // The usual case as constants takes half the instructions.
+  if (grid.zero == Zero::value && grid.params == Type::f16 && grid.range_ratio == 1.0f) {
+    return store_group_of<kRotated>(Grid{}, Type::f16, true, job, place, index, stores, lo, hi,
+                                    factor);
+  }
+  return store_group_of<kRotated>(grid, job.stored.params, stores_zero(job.stored), job, place,
+                                  index, stores, lo, hi, factor);
 }
 
 __device__ __forceinline__ Quantizer from_lane(const Quantizer& mine, int lane) {
@@ -133,8 +109,9 @@ struct TokenGroups {
   Quantizer of[kGroups][2];  // [piece][row]
 
   /// `factor[row]`: what the tile's numbers are to be multiplied by.
-  __device__ __forceinline__ TokenGroups(const FastJob& job, const Tile& tile, int first_token,
-                                         int lane, const float (&factor)[2]) {
+  __device__ __forceinline__ TokenGroups(const FastJob& job, const Tile& tile,
+                                         const RowPlace (&places)[2], int lane,
+                                         const float (&factor)[2]) {
     constexpr int per = kFragments / kGroups;
     float lo[kGroups][2];
     float hi[kGroups][2];
@@ -164,14 +141,15 @@ struct TokenGroups {
     if constexpr (kGroups == 1) {
       // Lanes 0 and 1 of a token's four have a row each.
       const int r = t % 2;
-      const Quantizer mine = store_group<kRotated>(job, first_token + lane / 4 + 8 * r, 0, t < 2,
-                                                   r ? lo[0][1] : lo[0][0], r ? hi[0][1] : hi[0][0],
-                                                   r ? factor[1] : factor[0]);
+      const RowPlace place = chosen(places, r);
+      const Quantizer mine =
+          store_group<kRotated>(job, place, token_slot(place.token), t < 2, r ? lo[0][1] : lo[0][0],
+                                r ? hi[0][1] : hi[0][0], r ? factor[1] : factor[0]);
       of[0][0] = from_lane(mine, quad);
       of[0][1] = from_lane(mine, quad + 1);
     } else {
       static_assert(kGroups == 4);
-      if (job.format.group == 64) {
+      if (job.stored.group == 64) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int p = i / 2 * 2;
@@ -179,13 +157,15 @@ struct TokenGroups {
           hi[p][i % 2] = hi[p + 1][i % 2] = most(hi[p][i % 2], hi[p + 1][i % 2]);
         }
       }
+      const int group = job.stored.group == 32 ? t : t / 2;
+      const int held = block_tokens(job.format);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const auto own = [t, r](const float (&all)[4][2]) {
           return t < 2 ? (t == 0 ? all[0][r] : all[1][r]) : (t == 2 ? all[2][r] : all[3][r]);
         };
-        const bool stores = job.format.group == 32 || t % 2 == 0;
-        const Quantizer mine = store_group<kRotated>(job, first_token + lane / 4 + 8 * r, 32 * t,
+        const bool stores = job.stored.group == 32 || t % 2 == 0;
+        const Quantizer mine = store_group<kRotated>(job, places[r], group * held + places[r].token,
                                                      stores, own(lo), own(hi), factor[r]);
 #pragma unroll
         for (int p = 0; p < 4; ++p) of[p][r] = from_lane(mine, quad + p);
@@ -204,7 +184,7 @@ template <int kWarps>
 struct ChannelScratch {
   float lo[kWarps][kFastDim];
   float hi[kWarps][kFastDim];
-  Quantizer of[kWarps / 2][kFastDim];
+  alignas(16) Quantizer of[kWarps / 2][kFastDim];
 };
 
 /// Of 2·kHalf ranges a lane keeps half and gets the same of the lane kHalf apart, which keeps the
@@ -243,23 +223,27 @@ __device__ __forceinline__ void channel_ranges(const Tile& tile, int warp, int l
   *reinterpret_cast<float4*>(scratch.hi[warp] + channel) = make_float4(hi[0], hi[1], hi[2], hi[3]);
 }
 
-/// Parameters of the block's groups from the ranges of their tiles; all threads, between two
-/// barriers.
+/// Parameters of the block's groups from the ranges of their tiles; all threads of kWarps warps,
+/// between two barriers. `from`, `to`: tokens of the block that the step stores; `fresh`: what lies
+/// behind them too, as zeros.
 template <int kWarps, bool kRotated>
-__device__ __forceinline__ void store_channel_groups(const FastJob& job,
+__device__ __forceinline__ void store_channel_groups(const FastJob& job, std::uint8_t* block,
+                                                     int from, int to, bool fresh, int thread,
                                                      ChannelScratch<kWarps>& scratch) {
-  const int tiles = job.format.group / kTile;
-  for (int i = threadIdx.x; i < kWarps / tiles * kFastDim; i += 32 * kWarps) {
+  const int shift = job.stored.group == 32 ? 1 : job.stored.group == 64 ? 2 : 3;  // of tiles
+  for (int i = thread; i < (kWarps >> shift) * kFastDim; i += 32 * kWarps) {
     const int group = i / kFastDim;
     const int channel = i % kFastDim;
-    float lo = scratch.lo[group * tiles][channel];
-    float hi = scratch.hi[group * tiles][channel];
-    for (int w = group * tiles + 1; w < (group + 1) * tiles; ++w) {
+    float lo = scratch.lo[group << shift][channel];
+    float hi = scratch.hi[group << shift][channel];
+    for (int w = (group << shift) + 1; w < (group + 1) << shift; ++w) {
       lo = least(lo, scratch.lo[w][channel]);
       hi = most(hi, scratch.hi[w][channel]);
     }
-    scratch.of[group][channel] =
-        store_group<kRotated>(job, group * job.format.group, channel, true, lo, hi, 1.0f);
+    const int token = group * job.stored.group;
+    const RowPlace place{block, token, token >= from && token < to,
+                         token >= from && (fresh || token < to)};
+    scratch.of[group][channel] = store_group<kRotated>(job, place, i, true, lo, hi, 1.0f);
   }
 }
 

@@ -10,8 +10,7 @@
 /// lane t are channel
 ///   keys    32(f/2) + 8t + 4(f%2) + 2j + l      (16 bytes of a token are one load)
 ///   values  16f + 8j + 2t + l                   (8 bytes)
-/// so that a Hadamard rotation is a product with a 16 × 16 matrix of signs over the four channel
-/// bits that t, j and l carry, followed by butterflies over f, and no number changes its lane.
+/// which is the order of a product's sums over columns that are permuted so, and of the codes.
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kFastDim = 128;
@@ -34,101 +33,22 @@ __device__ __forceinline__ float2 floats_of(std::uint32_t pair) {
                : make_float2(from_f16(low), from_f16(high));
 }
 
-/// The two rows of a lane: null where the tile has no such token.
+/// The two rows of a lane.
 struct Rows {
   const std::uint16_t* row[2];
 };
 
-template <class Vector>
-__device__ __forceinline__ Vector load_or_zero(const std::uint16_t* row, int channel) {
-  return row ? *reinterpret_cast<const Vector*>(row + channel) : Vector{};
-}
-
-/// Words of a lane for the signs' product: [column pair j][half of k], two 16-bit signs a word.
-struct Signs {
-  std::uint32_t word[2][2];
-};
-
-/// The channel bits of an index of the product: t, then the upper and the lower of the lane's own
-/// two bits.
-KVLAB_HD constexpr int product_bits(int t, int upper, int lower) {
-  return t << 2 | upper << 1 | lower;
-}
-
+/// Tokens as they are, in the order of keys or of values.
 template <bool kBf16>
-__device__ Signs hadamard_signs(bool key, int lane) {
-  const int g = lane / 4;
+__device__ __forceinline__ void load_tile(Tile& tile, const Rows& rows, bool key, int lane) {
   const int t = lane % 4;
-  constexpr std::uint32_t one = kBf16 ? 0x3f80u : 0x3c00u;
-  Signs signs;
-  for (int j = 0; j < 2; ++j) {
-    const int column = key ? product_bits(g / 2, j, g % 2) : 8 * j + g;
-    for (int half = 0; half < 2; ++half) {
-      const auto sign = [&](int lower) {
-        return one | (__popc(column & product_bits(t, half, lower)) % 2 ? 0x8000u : 0u);
-      };
-      signs.word[j][half] = sign(0) | sign(1) << 16;
-    }
-  }
-  return signs;
-}
-
-/// Row sums with signs, √d times the rotation.
-template <bool kBf16>
-__device__ __forceinline__ void multiply_signs(Tile& tile, int f, const Signs& signs,
-                                               std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                               std::uint32_t a3) {
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) tile.x[f][j][i] = 0.0f;
-    mma_16<kBf16>(tile.x[f][j], a0, a1, a2, a3, signs.word[j][0], signs.word[j][1]);
-  }
-}
-
-__device__ __forceinline__ void butterflies(Tile& tile) {
-#pragma unroll
-  for (int bit = 1; bit < kFragments; bit *= 2) {
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      if (f & bit) continue;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float a = tile.x[f][i / 4][i % 4];
-        const float b = tile.x[f | bit][i / 4][i % 4];
-        tile.x[f][i / 4][i % 4] = add(a, b);
-        tile.x[f | bit][i / 4][i % 4] = add(a, -b);
-      }
-    }
-  }
-}
-
-/// Keys, rotated up to √d or as they are.
-template <bool kBf16, bool kHadamard>
-__device__ __forceinline__ void load_keys(Tile& tile, const Rows& rows, int lane) {
-  const int t = lane % 4;
-  uint4 word[kFastDim / 32][2];
-#pragma unroll
-  for (int c = 0; c < kFastDim / 32; ++c) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) word[c][r] = load_or_zero<uint4>(rows.row[r], 32 * c + 8 * t);
-  }
-  if constexpr (kHadamard) {
-    const Signs signs = hadamard_signs<kBf16>(true, lane);
-#pragma unroll
-    for (int c = 0; c < kFastDim / 32; ++c) {
-      const uint4 a = word[c][0];
-      const uint4 b = word[c][1];
-      multiply_signs<kBf16>(tile, 2 * c, signs, a.x, b.x, a.y, b.y);
-      multiply_signs<kBf16>(tile, 2 * c + 1, signs, a.z, b.z, a.w, b.w);
-    }
-    butterflies(tile);
-  } else {
+  if (key) {
 #pragma unroll
     for (int c = 0; c < kFastDim / 32; ++c) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const std::uint32_t pairs[4] = {word[c][r].x, word[c][r].y, word[c][r].z, word[c][r].w};
+        const uint4 word = __ldg(reinterpret_cast<const uint4*>(rows.row[r] + 32 * c + 8 * t));
+        const std::uint32_t pairs[4] = {word.x, word.y, word.z, word.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 pair = floats_of<kBf16>(pairs[i]);
@@ -137,62 +57,35 @@ __device__ __forceinline__ void load_keys(Tile& tile, const Rows& rows, int lane
         }
       }
     }
+    return;
   }
-}
-
-template <bool kBf16, bool kHadamard>
-__device__ __forceinline__ void load_values(Tile& tile, const Rows& rows, int lane) {
-  const int t = lane % 4;
-  if constexpr (kHadamard) {
-    uint2 word[kFragments][2];
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
+  for (int f = 0; f < kFragments; ++f) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) word[f][r] = load_or_zero<uint2>(rows.row[r], 16 * f + 4 * t);
-    }
-    const Signs signs = hadamard_signs<kBf16>(false, lane);
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      multiply_signs<kBf16>(tile, f, signs, word[f][0].x, word[f][1].x, word[f][0].y, word[f][1].y);
-    }
-    butterflies(tile);
-  } else {
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float2 pair = floats_of<kBf16>(
-            load_or_zero<std::uint32_t>(rows.row[i % 2], 16 * f + 8 * (i / 2) + 2 * t));
-        tile.at(f, i / 2, i % 2, 0) = pair.x;
-        tile.at(f, i / 2, i % 2, 1) = pair.y;
-      }
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = floats_of<kBf16>(__ldg(
+          reinterpret_cast<const std::uint32_t*>(rows.row[i % 2] + 16 * f + 8 * (i / 2) + 2 * t)));
+      tile.at(f, i / 2, i % 2, 0) = pair.x;
+      tile.at(f, i / 2, i % 2, 1) = pair.y;
     }
   }
 }
 
-/// Sum over the four lanes of a token.
-__device__ __forceinline__ float quad_sum(float x) {
-  x = add(x, __shfl_xor_sync(kAllLanes, x, 1));
-  return add(x, __shfl_xor_sync(kAllLanes, x, 2));
-}
-
-/// Squares of the lane's tokens, summed over all channels.
-__device__ __forceinline__ void square_sums(const Tile& tile, float (&sums)[2]) {
+/// Sums over all channels of the squares of the lane's tokens. In float64, or a 16-bit norm would
+/// now and then round the other way; rotated numbers have no such exactness to lose.
+template <class Float>
+__device__ __forceinline__ void square_sums(const Tile& tile, Float (&sums)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float part[kFragments];
+    Float part[4] = {};
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      const float* a = tile.x[f][0] + 2 * r;
-      const float* b = tile.x[f][1] + 2 * r;
-      part[f] = a[0] * a[0] + a[1] * a[1] + (b[0] * b[0] + b[1] * b[1]);
+    for (int i = 0; i < 4 * kFragments; ++i) {
+      const Float x = tile.x[i / 4][i / 2 % 2][2 * r + i % 2];
+      part[i % 4] += x * x;
     }
-#pragma unroll
-    for (int step = kFragments / 2; step > 0; step /= 2) {
-#pragma unroll
-      for (int f = 0; f < step; ++f) part[f] = add(part[f], part[f + step]);
-    }
-    sums[r] = quad_sum(part[0]);
+    Float sum = (part[0] + part[1]) + (part[2] + part[3]);
+    sum += __shfl_xor_sync(kAllLanes, sum, 1);
+    sums[r] = sum + __shfl_xor_sync(kAllLanes, sum, 2);
   }
 }
 
@@ -207,8 +100,12 @@ struct Quantizer {
 
 /// 2^23: a float of that size has its whole part in its low bits.
 inline constexpr float kWhole = 8388608.0f;
-/// What the exponents of sixteen such floats, added at two bits' distance, leave in a word.
-inline constexpr std::uint32_t kWholeBits = 0x4b000000u * 0x55555555u;
+/// Minus what the exponents of such floats leave in a word, added at the places of `places`, one
+/// bit each.
+template <bool kRotated>
+KVLAB_HD constexpr std::uint32_t start_of_word(std::uint32_t places) {
+  return kRotated ? 0u - 0x4b000000u * places : 0u;
+}
 
 template <bool kRotated>
 __device__ __forceinline__ std::uint32_t code_bits(const Quantizer& q, float most_code, float x) {
@@ -232,7 +129,7 @@ __device__ __forceinline__ uint4 packed(Tile& tile, float most_code, const Quant
   std::uint32_t word[4];
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    word[w] = kRotated ? 0u - kWholeBits : 0u;
+    word[w] = start_of_word<kRotated>(0x55555555u);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const int f = 2 * w + i / 8;
@@ -243,6 +140,29 @@ __device__ __forceinline__ uint4 packed(Tile& tile, float most_code, const Quant
       word[w] += code_bits<kRotated>(quantizer(f, j, r, l), most_code, tile.at(f, j, r, l)) << bit;
     }
     if constexpr (!kKey) word[w] = transpose_8x8(word[w]);
+  }
+  return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/// Words of one row's codes as they lie in the lane that stores them, but for a shift that depends
+/// on the token: of keys one vector (l = 0), of values one for each of the lane's two columns l.
+template <bool kKey, bool kRotated, class Quantizers>
+__device__ __forceinline__ uint4 packed_row(Tile& tile, float most_code,
+                                            const Quantizers& quantizer, int r, int l) {
+  std::uint32_t word[4];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    word[w] = start_of_word<kRotated>(kKey ? 0x11111111u : 0x0505u);
+#pragma unroll
+    for (int i = 0; i < (kKey ? 8 : 4); ++i) {
+      const int f = 2 * w + i / 2 % 2;
+      const int j = i % 2;
+      const int column = kKey ? i / 4 : l;
+      const int bit = kKey ? 16 * column + 8 * (i / 2 % 2) + 4 * j : 8 * (i / 2) + 2 * j;
+      word[w] +=
+          code_bits<kRotated>(quantizer(f, j, r, column), most_code, tile.at(f, j, r, column))
+          << bit;
+    }
   }
   return make_uint4(word[0], word[1], word[2], word[3]);
 }

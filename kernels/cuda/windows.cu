@@ -1,12 +1,12 @@
 #include <algorithm>
 
-#include "check.h"
 #include "kvlab/kernels/cuda.h"
+#include "launch.cuh"
 
 namespace kvlab::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 64;
 constexpr int kPiece = 8;  // channels of a thread: 16 bytes of the window
 
 /// Copies `kPiece` numbers to a window, rounding where the types differ.
@@ -24,26 +24,23 @@ __device__ void copy_piece(const void* from, std::int64_t at, Type type, std::ui
   for (int i = 0; i < kPiece; ++i) store_number(to, i, window, load_number(from, at + i, type));
 }
 
-/// A thread has a piece of a row; rows are the tokens of the sink and then those of the ring, both
-/// counted from the first that the step may bring there.
+/// A thread has a piece of a row of a side; rows are the tokens of the sink and then those of the
+/// ring, both counted from the first that the step may bring there. Grid: (rows' pieces, heads,
+/// sequences).
 __global__ void __launch_bounds__(kThreads)
     window_kernel(const __grid_constant__ CacheView cache,
-                  const __grid_constant__ TokenSource source, int step, int sink_rows,
-                  int recent_rows) {
+                  const __grid_constant__ TokenSource source, int step, int sink_rows, int rows) {
+  wait_for_predecessor();
+  release_successor();
   const int dim = cache.format.dim;
-  const int pieces = dim / kPiece;
-  std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const auto next = [&](int count) {
-    const int digit = static_cast<int>(index % count);
-    index /= count;
-    return digit;
-  };
-  const int channel = next(pieces) * kPiece;
-  const int row = next(sink_rows + recent_rows);
-  const int head = next(cache.kv_heads);
-  const bool key = next(2) == 0;
-  if (index >= cache.batch) return;
-  const int sequence = static_cast<int>(index);
+  const unsigned pieces = static_cast<unsigned>(dim / kPiece);
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  const int channel = static_cast<int>(index % pieces) * kPiece;
+  const bool key = index / pieces % 2 == 0;
+  const int row = static_cast<int>(index / pieces / 2);
+  if (row >= rows) return;
+  const int head = static_cast<int>(blockIdx.y);
+  const int sequence = static_cast<int>(blockIdx.z);
 
   const int tokens = cache.tokens[sequence];
   const int first = step_begin(tokens, step);
@@ -67,12 +64,14 @@ __global__ void __launch_bounds__(kThreads)
   copy_piece(key ? source.key : source.value, from, source.type, to, cache.format.window);
 }
 
-__global__ void advance_kernel(std::int32_t* tokens, int batch, int step) {
+__global__ void __launch_bounds__(kThreads)
+    advance_kernel(std::int32_t* tokens, int batch, int step) {
+  wait_for_predecessor();
   const int b = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (b < batch) tokens[b] += step;
 }
 
-unsigned blocks_of(std::int64_t threads) {
+unsigned blocks_of(int threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
 
@@ -81,19 +80,16 @@ unsigned blocks_of(std::int64_t threads) {
 void write_windows(const CacheView& cache, const TokenSource& source, int step, int max_step,
                    Stream stream) {
   const int sink_rows = std::min(max_step, cache.rule.sink);
-  const int recent_rows = std::min(max_step, cache.recent_capacity);
-  const std::int64_t threads = std::int64_t{cache.format.dim / kPiece} * (sink_rows + recent_rows) *
-                               cache.kv_heads * 2 * cache.batch;
-  if (threads <= 0) return;
-  window_kernel<<<blocks_of(threads), kThreads, 0, stream>>>(cache, source, step, sink_rows,
-                                                             recent_rows);
-  KVLAB_CUDA(cudaGetLastError());
+  const int rows = sink_rows + std::min(max_step, cache.recent_capacity);
+  if (rows <= 0 || cache.batch <= 0) return;
+  const dim3 grid(blocks_of(rows * 2 * cache.format.dim / kPiece),
+                  static_cast<unsigned>(cache.kv_heads), static_cast<unsigned>(cache.batch));
+  launch_after(window_kernel, grid, kThreads, 0, stream, cache, source, step, sink_rows, rows);
 }
 
 void advance(std::int32_t* tokens, int batch, int step, Stream stream) {
   if (batch <= 0) return;
-  advance_kernel<<<blocks_of(batch), kThreads, 0, stream>>>(tokens, batch, step);
-  KVLAB_CUDA(cudaGetLastError());
+  launch_after(advance_kernel, dim3(blocks_of(batch)), kThreads, 0, stream, tokens, batch, step);
 }
 
 }  // namespace kvlab::kernels::cuda

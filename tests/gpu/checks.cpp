@@ -50,14 +50,23 @@ void store(const Twin& twin, const Tokens& tokens, int step, int max_step) {
 /// Unequal lengths with an empty sequence among them.
 std::vector<int> lengths_of(int tokens) { return {tokens, 0, std::max(1, tokens / 3)}; }
 
+/// More sequences than a thread block looks at together, every seventh of them empty.
+std::vector<int> many_lengths(int tokens) {
+  std::vector<int> lengths;
+  for (int i = 0; i < 150; ++i) lengths.push_back(i % 7 == 3 ? 0 : 1 + i * 37 % tokens);
+  return lengths;
+}
+
 bool exact(const Setup& setup) {
   return setup.key_rotation == Rotation::Kind::none && setup.value_rotation == Rotation::Kind::none;
 }
 
-Failures check_encode(Setup setup, int tokens, std::string& note) {
+Failures check_encode(Setup setup, int tokens, std::string& note, std::vector<int> lengths = {}) {
   setup.max_tokens = tokens;
+  if (lengths.empty()) lengths = lengths_of(tokens);
+  setup.batch = static_cast<int>(lengths.size());
   Twin twin(setup);
-  twin.set_tokens(lengths_of(tokens));
+  twin.set_tokens(lengths);
   const auto source = twin.draw(tokens, 3);
   store(twin, *source, kAllTokens, tokens);
   Failures failures = twin.compare_pools(exact(setup), note);
@@ -216,6 +225,7 @@ Failures check_attend(Setup setup, int tokens, const Queries& queries, std::stri
 Failures check_steps(Setup setup, const std::vector<int>& prefill, int steps, int step, bool flush,
                      std::string& note) {
   setup.step_tokens = step;
+  setup.batch = static_cast<int>(prefill.size());
   setup.max_tokens = *std::max_element(prefill.begin(), prefill.end()) + steps * step;
   Twin twins[2] = {Twin(setup), Twin(setup)};
   std::vector<cuda::Layer> layers;
@@ -500,6 +510,20 @@ void add_encode(std::vector<Case>& all, bool small) {
   }
 }
 
+/// Prefills of many sequences.
+void add_many(std::vector<Case>& all) {
+  for (const Named& entry : all_setups()) {
+    if (entry.name != "f1/d128" && entry.name != "f2 without norm/d128" &&
+        entry.name != "f1, hadamard, norm/d128" && entry.name != "f2, hadamard/d128" &&
+        entry.name != "f2, dense per head" && entry.name != "norm over heads, f32") {
+      continue;
+    }
+    all.push_back({"encode/" + entry.name + "/150 sequences", [entry](std::string& note) {
+                     return check_encode(entry.setup, 200, note, many_lengths(200));
+                   }});
+  }
+}
+
 void add_dequantize(std::vector<Case>& all) {
   for (const Named& entry : all_setups()) {
     for (const bool undo : {false, true}) {
@@ -555,13 +579,25 @@ void add_steps(std::vector<Case>& all) {
       {"block", Flush::block}, {"full", Flush::full}, {"kivi", Flush::kivi}, {"ring", Flush::ring}};
   Format g128 = f2();
   g128.key.group = 128;
+  Format normed = f1();
+  normed.norm = Norm::head;
+  Format heads = f2();
+  heads.norm = Norm::heads;
+  heads.norm_type = Type::f32;
   std::vector<Named> entries = {
-      named("f1", f1()), named("f2", f2()), named("g128", g128),
-      named("b4/d64", format_of(64, side(Axis::token, 64, 4), side(Axis::token, 32, 4)))};
+      named("f1", f1()),
+      named("f2", f2()),
+      named("g128", g128),
+      named("b4/d64", format_of(64, side(Axis::token, 64, 4), side(Axis::token, 32, 4))),
+      named("f1, norm, values rotated", normed),
+      named("f2, norm over heads, values rotated", heads)};
   for (Named& entry : entries) {
-    if (entry.setup.format.norm == Norm::none) continue;
-    entry.setup.scale = TokenScale::l2_head;
-    entry.setup.key_rotation = Rotation::Kind::hadamard;
+    Setup& setup = entry.setup;
+    if (setup.format.norm == Norm::none) continue;
+    setup.scale = setup.format.norm == Norm::heads ? TokenScale::l2_heads : TokenScale::l2_head;
+    setup.key_rotation = Rotation::Kind::hadamard;
+    if (entry.name.find("values rotated") != std::string::npos)
+      setup.value_rotation = Rotation::Kind::hadamard;
   }
   for (const Named& entry : entries) {
     for (const auto& [name, flush] : flushes) {
@@ -583,6 +619,10 @@ void add_steps(std::vector<Case>& all) {
     all.push_back({"steps/" + entry.name + "/5 tokens, from the ring", [setup](std::string& note) {
                      return check_steps(setup, {37, 0, 150}, 60, 5, true, note);
                    }});
+    setup.rule = rule_of(setup.format, Flush::block, 4, 20);
+    all.push_back({"steps/" + entry.name + "/150 sequences", [setup](std::string& note) {
+                     return check_steps(setup, many_lengths(90), 40, 1, true, note);
+                   }});
   }
 }
 
@@ -591,6 +631,7 @@ void add_steps(std::vector<Case>& all) {
 std::vector<Case> all_cases(bool small) {
   std::vector<Case> all;
   add_encode(all, small);
+  if (!small) add_many(all);
   add_dequantize(all);
   add_steps(all);
   add_attend(all, small);

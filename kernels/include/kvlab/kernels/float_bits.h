@@ -28,22 +28,39 @@ KVLAB_HD inline float from_bf16(std::uint16_t bits) {
 
 KVLAB_HD inline std::uint16_t to_bf16(float x) {
   const std::uint32_t bits = bits_of(x);
+#ifdef __CUDA_ARCH__
+  // One instruction where it gives the same; of NaN it makes another one.
+  std::uint16_t rounded;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(x));
+  if (x == x) return rounded;
+#endif
   if ((bits & 0x7fffffffu) > 0x7f800000u)
     return static_cast<std::uint16_t>(bits >> 16 | 0x40u);  // NaN stays one
   return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
 KVLAB_HD inline float from_f16(std::uint16_t bits) {
+#ifdef __CUDA_ARCH__
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
+#else
   const std::uint32_t sign = (bits & 0x8000u) << 16;
   const std::uint32_t rest = bits & 0x7fffu;
   if (rest >= 0x7c00u) return float_of(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
   // Shifted into place the exponent lacks 112; a product with 2^112 adds it and is exact for
   // subnormals too.
   return float_of(sign | bits_of(float_of(rest << 13) * float_of(0x77800000u)));
+#endif
 }
 
 KVLAB_HD inline std::uint16_t to_f16(float x) {
   const std::uint32_t bits = bits_of(x);
+#ifdef __CUDA_ARCH__
+  std::uint16_t rounded;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded) : "f"(x));
+  return x == x ? rounded : static_cast<std::uint16_t>(bits >> 16 & 0x8000u | 0x7e00u);
+#else
   const std::uint32_t sign = bits >> 16 & 0x8000u;
   const std::uint32_t rest = bits & 0x7fffffffu;
   if (rest > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
@@ -56,6 +73,7 @@ KVLAB_HD inline std::uint16_t to_f16(float x) {
   }
   return static_cast<std::uint16_t>(sign |
                                     ((rest + 0xfffu + (rest >> 13 & 1u) - 0x38000000u) >> 13));
+#endif
 }
 
 /// Largest finite number of a type.
