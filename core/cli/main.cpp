@@ -42,6 +42,7 @@ int run(int argc, char** argv) {
   kvlab::cli::add_table(app, result);
   kvlab::cli::add_claims(app, result);
   kvlab::cli::add_calibrate(app, result);
+  kvlab::cli::add_capture(app, result);
   kvlab::cli::add_inspect(app, result);
   kvlab::cli::add_later(app, result);
   try {

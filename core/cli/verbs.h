@@ -24,6 +24,7 @@ void add_status(CLI::App& app, Exit& result);
 void add_merge(CLI::App& app, Exit& result);
 void add_table(CLI::App& app, Exit& result);
 void add_claims(CLI::App& app, Exit& result);
+void add_capture(CLI::App& app, Exit& result);
 void add_calibrate(CLI::App& app, Exit& result);
 void add_inspect(CLI::App& app, Exit& result);
 /// Verbs of the contract that this release does not have yet: each says so in a sentence.

@@ -52,6 +52,21 @@ const std::vector<MetricInfo>& catalog() {
       {"decode_us", "us", "kernel_time", one, false, false, "median decode time"},
       {"saturated", "", "error", kv, true, false, "elements whose unclamped code is out of range"},
       {"nonfinite", "", "error", kv, true, false, "decoded values that are not finite"},
+      {"nll", "nats", "perplexity", one, false, false,
+       "mean negative log-likelihood of the next token"},
+      {"ppl", "", "perplexity", one, false, false, "exp(nll)"},
+      {"dnll", "nats", "perplexity", one, false, false,
+       "nll minus that of the unquantized cache on the same passage"},
+      {"dnll_tail", "nats", "perplexity", one, false, false, "dnll of positions from 512 on"},
+      {"next_kl", "nats", "perplexity", one, false, false,
+       "mean KL(p‖p̂) of the next-token distribution"},
+      {"next_top1", "", "perplexity", one, false, true,
+       "share of positions with the same most likely token"},
+      {"needle_exact", "", "needle", one, false, true, "share of exact greedy answers"},
+      {"needle_nll", "nats", "needle", one, false, false,
+       "mean negative log-likelihood of the right answer's tokens"},
+      {"divergence", "tokens", "divergence", one, false, true,
+       "position of the first greedy token that differs from the unquantized cache's; 256: none"},
   };
   return metrics;
 }
@@ -64,8 +79,14 @@ const MetricInfo* find_metric(const std::string& name) {
 }
 
 const std::vector<std::string>& measures() {
-  static const std::vector<std::string> words = {"error",  "attention",   "tni",
-                                                 "memory", "kernel_time", "tokens"};
+  static const std::vector<std::string> words = {"error",      "attention",   "tni",
+                                                 "memory",     "kernel_time", "tokens",
+                                                 "perplexity", "needle",      "divergence"};
+  return words;
+}
+
+const std::vector<std::string>& model_measures() {
+  static const std::vector<std::string> words = {"perplexity", "needle", "divergence"};
   return words;
 }
 

@@ -22,6 +22,22 @@ size_t draw(std::mt19937_64& engine, size_t count) {
   return static_cast<size_t>((engine() >> 32) * count >> 32);
 }
 
+/// Percentiles and the share beyond zero of resampled means.
+Interval interval_of(double mean, std::vector<double> means) {
+  std::sort(means.begin(), means.end());
+  // A mean of exactly zero speaks for neither side, so it counts against both.
+  const auto below = std::upper_bound(means.begin(), means.end(), 0.0) - means.begin();
+  const auto above = means.end() - std::lower_bound(means.begin(), means.end(), 0.0);
+  // The observed sample is one of the resamples: a share is never zero.
+  const auto share = [&](std::ptrdiff_t count) {
+    return static_cast<double>(count + 1) / static_cast<double>(means.size() + 1);
+  };
+  return {.mean = mean,
+          .low = means[means.size() * 25 / 1000],
+          .high = means[means.size() * 975 / 1000 - 1],
+          .p = std::min(1.0, 2 * share(std::min(below, above)))};
+}
+
 }  // namespace
 
 Interval bootstrap(const std::vector<double>& passages) {
@@ -32,18 +48,44 @@ Interval bootstrap(const std::vector<double>& passages) {
     for (size_t i = 0; i < passages.size(); ++i) sum += passages[draw(engine, passages.size())];
     mean = sum / static_cast<double>(passages.size());
   }
-  std::sort(means.begin(), means.end());
-  // A mean of exactly zero speaks for neither side, so it counts against both.
-  const auto below = std::upper_bound(means.begin(), means.end(), 0.0) - means.begin();
-  const auto above = means.end() - std::lower_bound(means.begin(), means.end(), 0.0);
-  // The observed sample is one of the resamples: a share is never zero.
-  const auto share = [](std::ptrdiff_t count) {
-    return static_cast<double>(count + 1) / static_cast<double>(kResamples + 1);
+  return interval_of(mean_of(passages), std::move(means));
+}
+
+Interval block_bootstrap(const std::vector<std::vector<double>>& passages, size_t block) {
+  constexpr size_t kBlockResamples = 2'000;
+  struct Block {
+    double sum = 0;
+    double count = 0;
   };
-  return {.mean = mean_of(passages),
-          .low = means[kResamples * 25 / 1000],
-          .high = means[kResamples * 975 / 1000 - 1],
-          .p = std::min(1.0, 2 * share(std::min(below, above)))};
+  std::vector<std::vector<Block>> all;
+  Block whole;
+  for (const std::vector<double>& passage : passages) {
+    std::vector<Block> blocks;
+    for (size_t first = 0; first < passage.size(); first += block) {
+      const size_t end = std::min(first + block, passage.size());
+      const double sum = std::accumulate(passage.begin() + static_cast<std::ptrdiff_t>(first),
+                                         passage.begin() + static_cast<std::ptrdiff_t>(end), 0.0);
+      blocks.push_back({sum, static_cast<double>(end - first)});
+      whole.sum += sum;
+      whole.count += blocks.back().count;
+    }
+    if (!blocks.empty()) all.push_back(std::move(blocks));
+  }
+  std::mt19937_64 engine(kSeed);
+  std::vector<double> means(kBlockResamples);
+  for (double& mean : means) {
+    Block drawn;
+    for (size_t i = 0; i < all.size(); ++i) {
+      const std::vector<Block>& blocks = all[draw(engine, all.size())];
+      for (size_t j = 0; j < blocks.size(); ++j) {
+        const Block& one = blocks[draw(engine, blocks.size())];
+        drawn.sum += one.sum;
+        drawn.count += one.count;
+      }
+    }
+    mean = drawn.sum / drawn.count;
+  }
+  return interval_of(whole.sum / whole.count, std::move(means));
 }
 
 std::vector<double> holm(const std::vector<double>& p) {

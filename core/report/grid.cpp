@@ -10,6 +10,7 @@
 
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
+#include "report/bootstrap.h"
 #include "store/summary.h"
 
 namespace kvlab::report {
@@ -73,6 +74,25 @@ std::vector<std::pair<std::vector<json>, Rows>> group_rows(const store::Results&
   return groups;
 }
 
+/// Of a metric that whole-model cells hold by position; nothing where one of them does not, or
+/// where a passage stands twice (several sweep points or methods pooled).
+std::optional<std::pair<double, double>> interval_of(const store::Results& results,
+                                                     const Rows& rows, const std::string& metric) {
+  std::vector<std::vector<double>> passages;
+  std::set<std::string> known;
+  for (const store::SummaryRow* row : rows) {
+    const store::CellResult* cell = complete_cell(results, *row);
+    if (!cell) continue;
+    const auto positions = cell->tokens.find(metric);
+    if (positions == cell->tokens.end() || positions->second.data.empty()) return std::nullopt;
+    if (!known.insert(row->dataset).second) return std::nullopt;
+    passages.push_back(positions->second.data);
+  }
+  if (passages.empty()) return std::nullopt;
+  const Interval interval = block_bootstrap(passages);
+  return std::pair(interval.low, interval.high);
+}
+
 Value mean_of(const store::Results& results, const Rows& rows, const std::string& metric) {
   Value value;
   value.planned = static_cast<int64_t>(rows.size());
@@ -86,6 +106,7 @@ Value mean_of(const store::Results& results, const Rows& rows, const std::string
     ++value.numbers;
     sum += found->second;
   }
+  value.interval = interval_of(results, rows, metric);
   value.mean = value.numbers > 0 ? sum / static_cast<double>(value.numbers)
                                  : std::numeric_limits<double>::quiet_NaN();
   return value;

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "report/layout.h"
@@ -12,10 +14,12 @@ namespace kvlab::report {
 
 /// One value of a table: a mean over cells.
 struct Value {
-  double mean = 0;          // NaN where there is no number
-  int64_t planned = 0;      // rows of the summary that belong here
-  int64_t complete = 0;     // of these
-  int64_t numbers = 0;      // of these, with a number: what the mean is over
+  double mean = 0;       // NaN where there is no number
+  int64_t planned = 0;   // rows of the summary that belong here
+  int64_t complete = 0;  // of these
+  int64_t numbers = 0;   // of these, with a number: what the mean is over
+  /// Of the mean, where cells hold the metric by position: low and high ends, 95%.
+  std::optional<std::pair<double, double>> interval = {};
   bool is_partial = false;  // over fewer cells than planned, or over less data than its neighbours
 };
 

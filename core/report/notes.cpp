@@ -58,6 +58,7 @@ std::string shape_of(const json& dataset) {
     }
   };
   add("head_dim", "head_dim {}");
+  add("layers", "{} layers");
   add("kv_heads", "{} KV heads");
   add("q_heads", "{} query heads");
   add("tokens", "{} tokens");
@@ -84,13 +85,28 @@ void add_datasets(const store::Results& results, Words* lines) {
   std::map<std::string, Words> holders;
   for (const std::string& name : names) {
     std::string text = shapes[name];
-    if (!text.empty()) text += ", ";
-    text += counted(layers[name].size(), "layer");
+    // A whole model's rows stand on layer −1, and its shape names its layers.
+    if (layers[name] != std::set<int64_t>{-1} || text.empty()) {
+      if (!text.empty()) text += ", ";
+      text += counted(layers[name].size(), "layer");
+    }
     add_once(&texts, text);
     holders[text].push_back(name);
   }
   for (const std::string& text : texts) {
     lines->push_back(fmt::format("data: {} ({})", join(holders[text]), text));
+  }
+}
+
+/// What brackets in the table are.
+void add_intervals(const Grid& grid, Words* lines) {
+  for (const Line& line : grid.lines) {
+    for (const Value& value : line.values) {
+      if (!value.interval) continue;
+      lines->push_back(
+          "[low, high]: 95% of the mean, passages and blocks of 128 positions resampled");
+      return;
+    }
   }
 }
 
@@ -206,6 +222,7 @@ Notes make_notes(const store::Results& results, const Grid& grid) {
   for (const std::string& line : differing_settings(results, grid.layout)) {
     notes.lines.push_back("differs between methods: " + line);
   }
+  add_intervals(grid, &notes.lines);
   add_partial(grid, &notes.lines);
   add_warnings(results, grid, &notes);
   return notes;

@@ -51,6 +51,19 @@ std::vector<Rank> ranks_of(const Grid& grid, size_t column) {
   return ranks;
 }
 
+/// " [0.01, 0.02]" where there is an interval.
+std::string interval_text(const Value& value) {
+  if (!value.interval) return "";
+  return fmt::format(" [{}, {}]", short_number(value.interval->first),
+                     short_number(value.interval->second));
+}
+
+/// Whether some line has an interval in this column.
+bool has_intervals(const Grid& grid, size_t column) {
+  return std::any_of(grid.lines.begin(), grid.lines.end(),
+                     [&](const Line& line) { return line.values[column].interval.has_value(); });
+}
+
 /// A table's texts: headings, then lines; the first `text_columns` are left-aligned.
 struct Texts {
   Words heading;
@@ -79,7 +92,7 @@ Texts texts_of(const Grid& grid, const Notes& notes) {
     std::vector<Rank> ranks(words.size(), Rank::none);
     for (size_t column = 0; column < grid.columns.size(); ++column) {
       const Value& value = line.values[column];
-      words.push_back(short_number(value.mean));
+      words.push_back(short_number(value.mean) + interval_text(value));
       if (is_pivot && value.is_partial) words.back() += kPartialMark;
       ranks.push_back(by_column[column][i]);
     }
@@ -186,18 +199,27 @@ std::string render_markdown(const Grid& grid, const Notes& notes, bool emphasis)
 
 std::string render_csv(const Grid& grid) {
   Words heading = grid.layout.rows;
-  for (const Column& column : grid.columns) {
+  for (size_t column = 0; column < grid.columns.size(); ++column) {
+    const std::vector<std::string>& keys = grid.columns[column].keys;
     Words parts;
-    for (size_t i = 0; i < column.keys.size(); ++i) {
-      parts.push_back(grid.layout.cols[i] + "=" + column.keys[i]);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      parts.push_back(grid.layout.cols[i] + "=" + keys[i]);
     }
-    heading.push_back(parts.empty() ? column.metric : join(parts, " "));
+    const std::string name = parts.empty() ? grid.columns[column].metric : join(parts, " ");
+    heading.push_back(name);
+    if (has_intervals(grid, column)) heading.insert(heading.end(), {name + "_low", name + "_high"});
   }
   heading.emplace_back("cells");
   std::string text = csv_record(heading);
   for (const Line& line : grid.lines) {
     Words fields = line.keys;
-    for (const Value& value : line.values) fields.push_back(exact_number(value.mean));
+    for (size_t column = 0; column < grid.columns.size(); ++column) {
+      const Value& value = line.values[column];
+      fields.push_back(exact_number(value.mean));
+      if (!has_intervals(grid, column)) continue;
+      fields.push_back(value.interval ? exact_number(value.interval->first) : "");
+      fields.push_back(value.interval ? exact_number(value.interval->second) : "");
+    }
     fields.push_back(fmt::format("{}", line.cells));
     text += csv_record(fields);
   }
