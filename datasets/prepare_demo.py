@@ -10,6 +10,7 @@ import importlib.util
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,10 +33,13 @@ are those of texts.py. Three files are written, twelve layers and 2,048 tokens e
   calibration.h5   Mansfield Park, queries of all positions
   eval_austen.h5   Persuasion, 64 probes: the same author, another book
   eval_jargon.h5   the Jargon File, 64 probes: another kind of text
+With --passages sixteen more go to passages/ beside them, for the ablations, whose intervals resample passages: eight of
+Austen (four of Persuasion, four of Emma) and eight of the Jargon File, each like eval_*.h5 (0.43 GB in all).
 A file that was made from the same inputs is kept, so a second run takes a second.
 
-example:
+examples:
   python datasets/prepare_demo.py --out datasets/smollm2
+  python datasets/prepare_demo.py --out datasets/smollm2 --passages
 """
 
 
@@ -48,11 +52,12 @@ class Item:
     start_at: str
     probes: str
     keys_before_rope: bool
+    passage: int = 0  # which stretch of TOKENS tokens from there
 
     def request(self) -> Request:
         from kvlab_capture.capture import Request
 
-        cut = Cut(TOKENS, start_at=self.start_at, bos="never")
+        cut = Cut(TOKENS, start_at=self.start_at, skip_tokens=self.passage * TOKENS, bos="never")
         return Request(cut, self.probes, LAYERS, "bfloat16", self.keys_before_rope)
 
 
@@ -61,6 +66,20 @@ ITEMS = (
     Item("eval_austen.h5", "austen_persuasion.txt", "Sir Walter Elliot", "strided:64", keys_before_rope=True),
     Item("eval_jargon.h5", "jargon.txt", ":hacker: n.", "strided:64", keys_before_rope=True),
 )
+
+
+def passages() -> list[Item]:
+    """The sixteen items of the ablations: as many as a claim's interval needs, half of them of another kind of text."""
+    starts = {
+        "persuasion": ("austen_persuasion.txt", "Sir Walter Elliot", 4),
+        "emma": ("austen_emma.txt", "Emma Woodhouse", 4),
+        "jargon": ("jargon.txt", ":hacker: n.", 8),
+    }
+    return [
+        Item(f"passages/{name}_{index}.h5", text, start_at, "strided:64", keys_before_rope=True, passage=index)
+        for name, (text, start_at, count) in starts.items()
+        for index in range(count)
+    ]
 
 
 def find_gguf() -> Path:
@@ -103,7 +122,7 @@ def is_current(path: Path, inputs: str) -> bool:
         return False
 
 
-def prepare(out: Path, cache: Path) -> None:
+def prepare(items: Sequence[Item], out: Path, cache: Path) -> None:
     from kvlab_capture.capture import capture
     from kvlab_capture.loading import Model, file_sha256, source
 
@@ -112,10 +131,10 @@ def prepare(out: Path, cache: Path) -> None:
     texts.write_all(text_folder, cache)
     note(f"texts: {text_folder}")
     gguf_sha256 = file_sha256(gguf)
-    out.mkdir(parents=True, exist_ok=True)
     model = Model(source(None, str(gguf)))
-    for item in ITEMS:
+    for item in items:
         path, text = out / item.file, text_folder / item.text
+        path.parent.mkdir(parents=True, exist_ok=True)
         inputs = inputs_hash(item, gguf_sha256, text)
         if is_current(path, inputs):
             print(f"{path}  {path.stat().st_size:,} bytes  kept")
@@ -138,8 +157,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--cache", type=Path, default=texts.CACHE, help="folder for packages and texts (datasets/cache)"
     )
+    parser.add_argument("--passages", action="store_true", help="also the sixteen passages of the ablations")
     options = parser.parse_args(argv)
-    prepare(options.out, options.cache)
+    prepare([*ITEMS, *(passages() if options.passages else ())], options.out, options.cache)
     return cli.EXIT_OK
 
 

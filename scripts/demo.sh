@@ -16,7 +16,7 @@ for option in "$@"; do
   esac
 done
 
-bash scripts/setup.sh
+bash scripts/setup.sh --no-plots
 build release kvlab kvlab_bench
 demo_data
 say "Running experiments/demo.yaml, results go to results/demo.h5"
@@ -24,3 +24,4 @@ start=$SECONDS
 build/bin/kvlab run experiments/demo.yaml "${progress[@]}"
 say "Ran in $((SECONDS - start)) s; the whole script took $SECONDS s so far"
 build/bin/kvlab table results/demo.h5
+say "Pictures and a report: bash scripts/setup.sh && .venv/bin/kvplot report results/demo.h5"

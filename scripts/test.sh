@@ -4,7 +4,7 @@
 #
 # Usage: bash scripts/test.sh [--quick] [-L LABEL]
 #   --quick    without the sanitizers
-#   -L LABEL   only tests whose label matches, without the sanitizers: unit, program, python
+#   -L LABEL   only tests whose label matches, without the sanitizers: unit, program, python, plots
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

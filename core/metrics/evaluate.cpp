@@ -20,7 +20,7 @@ constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 /// What one side's decoded values do wrong.
 class SideErrors {
  public:
-  SideErrors(bool passthrough, const at::Tensor& captured, const Windows& windows)
+  SideErrors(bool passthrough, const at::Tensor& captured, const Windows& windows, bool by_channel)
       : passthrough_(passthrough), captured_(captured), begin_(windows.begin()) {
     const int64_t batch = captured.size(0);
     const int64_t heads = captured.size(1);
@@ -30,6 +30,10 @@ class SideErrors {
     codec_norm_ = at::zeros({batch, heads, count_}, at::kDouble);
     saturated_ = at::zeros({heads}, at::kDouble);
     nonfinite_ = at::zeros({heads}, at::kDouble);
+    if (by_channel && count_ > 0) {
+      const int64_t blocks = (count_ + kBlock - 1) / kBlock;
+      channels_ = at::zeros({batch, heads, blocks, captured.size(3)}, at::kDouble);
+    }
   }
 
   void add(int64_t sequence, int64_t head, const Decoded& decoded) {
@@ -43,7 +47,12 @@ class SideErrors {
       };
       const at::Tensor values = decoded.values.narrow(0, first, n);
       const at::Tensor exact = captured.narrow(0, first, n).to(values.scalar_type());
-      part(squared_error_).copy_((values - exact).square_().sum(-1));
+      const at::Tensor squared_errors = (values - exact).square_();
+      part(squared_error_).copy_(squared_errors.sum(-1));
+      for (int64_t t = 0; channels_.defined() && t < n; t += kBlock) {
+        const at::Tensor block = squared_errors.narrow(0, t, std::min(kBlock, n - t));
+        channels_[sequence][head][(first + t) / kBlock].copy_(block.sum(0));
+      }
       part(squared_).copy_(exact.square().sum(-1));
       nonfinite_[head] += values.isfinite().logical_not_().sum().to(at::kDouble);
     }
@@ -76,6 +85,12 @@ class SideErrors {
     return all;
   }
 
+  /// "k_se" and, where the side is quantized, "k_se_channels", or those of v (evaluate.h).
+  void by_token(const std::string& name, Arrays& arrays) const {
+    arrays[name + "_se"] = over_all_tokens(squared_error_);
+    if (channels_.defined()) arrays[name + "_se_channels"] = channels_;
+  }
+
   bool passthrough() const { return passthrough_; }
   int64_t count() const { return count_; }
   const at::Tensor& squared_error() const { return squared_error_; }
@@ -87,7 +102,9 @@ class SideErrors {
   bool passthrough_;
   at::Tensor captured_;  // [B, Hkv, T, d]
   int64_t begin_;
-  int64_t count_ = 0;                                // tokens of the span
+  int64_t count_ = 0;                    // tokens of the span
+  static constexpr int64_t kBlock = 32;  // tokens of a row of channels_
+  at::Tensor channels_;                  // [B, Hkv, blocks, d], undefined: not asked for
   at::Tensor squared_error_, squared_, codec_norm_;  // [B, Hkv, n]
   at::Tensor saturated_, nonfinite_;                 // [Hkv]
 };
@@ -129,8 +146,8 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   const Windows windows(recipe.settings, sample.tokens());
   const auto measures = [&](const char* word) { return measure.count(word) > 0; };
   const auto readback = make_readback(backend, context, method, recipe, windows);
-  SideErrors key(method.key.passthrough, sample.k, windows);
-  SideErrors value(method.value.passthrough, sample.v, windows);
+  SideErrors key(method.key.passthrough, sample.k, windows, measures("tokens"));
+  SideErrors value(method.value.passthrough, sample.v, windows, measures("tokens"));
   AttentionErrors attention_errors(sample.q, sample.w_o);
 
   const bool attends = measures("attention") || measures("tokens");
@@ -171,8 +188,9 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   }
   if (measures("tokens")) {
     measured.tokens = attention_errors.by_probe();
-    measured.tokens["k_se"] = key.over_all_tokens(key.squared_error());
-    measured.tokens["v_se"] = value.over_all_tokens(value.squared_error());
+    measured.tokens["position"] = sample.positions.to(at::kDouble);
+    key.by_token("k", measured.tokens);
+    value.by_token("v", measured.tokens);
     measured.tokens["k_norm"] = captured_norms(sample.k);
     measured.tokens["v_norm"] = captured_norms(sample.v);
   }

@@ -12,8 +12,10 @@ namespace kvlab::metrics {
 /// What one cell measured.
 struct Measured {
   Arrays metrics;
-  Arrays tokens;   // per-token arrays: k_se, v_se, k_norm, v_norm [B, Hkv, T]; out_se, out_ss [B,
-                   // Hq, P]
+  // Squared errors and norms by token: k_se, v_se, k_norm, v_norm [B, Hkv, T]; by channel and block
+  // of 32 tokens from s0 on, the last one shorter: k_se_channels, v_se_channels [B, Hkv, blocks,
+  // d]; by probe: position [P], out_se, out_ss [B, Hq, P].
+  Arrays tokens;
   Arrays samples;  // raw timings behind a metric, nanoseconds: encode_us, decode_us [runs]
   int64_t hist_key[2] = {0, 0};  // [begin, end) read quantized at the last step
   int64_t hist_value[2] = {0, 0};

@@ -1,6 +1,7 @@
 #include "report/bootstrap.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -22,12 +23,23 @@ size_t draw(std::mt19937_64& engine, size_t count) {
   return static_cast<size_t>((engine() >> 32) * count >> 32);
 }
 
-/// Percentiles and the share beyond zero of resampled means.
-Interval interval_of(double mean, std::vector<double> means) {
+/// Percentiles of resampled means, and the share of them on the smaller side of zero or, with a
+/// margin, of its two lines.
+Interval interval_of(double mean, std::vector<double> means, double margin) {
   std::sort(means.begin(), means.end());
-  // A mean of exactly zero speaks for neither side, so it counts against both.
-  const auto below = std::upper_bound(means.begin(), means.end(), 0.0) - means.begin();
-  const auto above = means.end() - std::lower_bound(means.begin(), means.end(), 0.0);
+  // A mean on the line speaks for neither side, so it counts against both.
+  const auto up_to = [&](double line) {
+    return std::upper_bound(means.begin(), means.end(), line) - means.begin();
+  };
+  const auto from = [&](double line) {
+    return means.end() - std::lower_bound(means.begin(), means.end(), line);
+  };
+  const auto smaller_side = [&]() -> std::ptrdiff_t {
+    if (margin <= 0) return std::min(up_to(0), from(0));
+    const auto inside = [&](double one) { return std::abs(one) <= margin; };
+    return std::min(up_to(-margin) + from(margin),
+                    std::count_if(means.begin(), means.end(), inside));
+  };
   // The observed sample is one of the resamples: a share is never zero.
   const auto share = [&](std::ptrdiff_t count) {
     return static_cast<double>(count + 1) / static_cast<double>(means.size() + 1);
@@ -35,12 +47,12 @@ Interval interval_of(double mean, std::vector<double> means) {
   return {.mean = mean,
           .low = means[means.size() * 25 / 1000],
           .high = means[means.size() * 975 / 1000 - 1],
-          .p = std::min(1.0, 2 * share(std::min(below, above)))};
+          .p = std::min(1.0, 2 * share(smaller_side()))};
 }
 
 }  // namespace
 
-Interval bootstrap(const std::vector<double>& passages) {
+Interval bootstrap(const std::vector<double>& passages, double margin) {
   std::mt19937_64 engine(kSeed);
   std::vector<double> means(kResamples);
   for (double& mean : means) {
@@ -48,7 +60,7 @@ Interval bootstrap(const std::vector<double>& passages) {
     for (size_t i = 0; i < passages.size(); ++i) sum += passages[draw(engine, passages.size())];
     mean = sum / static_cast<double>(passages.size());
   }
-  return interval_of(mean_of(passages), std::move(means));
+  return interval_of(mean_of(passages), std::move(means), margin);
 }
 
 Interval block_bootstrap(const std::vector<std::vector<double>>& passages, size_t block) {
@@ -85,7 +97,7 @@ Interval block_bootstrap(const std::vector<std::vector<double>>& passages, size_
     }
     mean = drawn.sum / drawn.count;
   }
-  return interval_of(whole.sum / whole.count, std::move(means));
+  return interval_of(whole.sum / whole.count, std::move(means), /*margin=*/0);
 }
 
 std::vector<double> holm(const std::vector<double>& p) {

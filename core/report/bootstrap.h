@@ -9,12 +9,14 @@ namespace kvlab::report {
 struct Interval {
   double mean = 0;
   double low = 0, high = 0;  // 2.5% and 97.5% points of the resampled means
-  double p = 1;  // two-sided: twice the smaller share of resampled means beyond zero, at most 1
+  double p = 1;  // two-sided: twice the smaller share of resampled means beyond zero, at most 1;
+                 // with a margin: twice the smaller of the shares inside and outside it
 };
 
 /// One value a passage, at least one. 10,000 resamples from a fixed seed: the same values in the
 /// same order give the same interval on every machine.
-Interval bootstrap(const std::vector<double>& passages);
+/// A margin above zero asks for equality: whether the mean lies within ±margin.
+Interval bootstrap(const std::vector<double>& passages, double margin = 0);
 
 /// Values by position of each passage, at least one in all: passages are resampled and, within
 /// them, blocks of `block` neighbouring positions, since neighbours are not independent. The mean

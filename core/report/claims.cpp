@@ -31,12 +31,7 @@ class ClaimReader {
       yaml::report(problems_, *node_.find("metric"),
                    fmt::format("there is no metric '{}'", claim.metric));
     }
-    const std::string claimed = text("claimed");
-    if (!claimed.empty() && claimed != "higher" && claimed != "lower") {
-      yaml::report(problems_, *node_.find("claimed"),
-                   fmt::format("'claimed' must be higher or lower, found '{}'", claimed));
-    }
-    claim.higher = claimed == "higher";
+    read_direction(&claim);
     claim.of = selector("of");
     claim.over = selector("over");
     fields_.finish();
@@ -44,6 +39,28 @@ class ClaimReader {
   }
 
  private:
+  void read_direction(Claim* claim) {
+    const std::string word = text("claimed");
+    if (word == "higher") claim->claimed = Claimed::higher;
+    if (word == "equal") claim->claimed = Claimed::equal;
+    if (!word.empty() && word != "higher" && word != "lower" && word != "equal") {
+      yaml::report(problems_, *node_.find("claimed"),
+                   fmt::format("'claimed' must be higher, lower or equal, found '{}'", word));
+      return;
+    }
+    const Node* within = fields_.get("within");
+    if ((within != nullptr) != (claim->claimed == Claimed::equal)) {
+      yaml::report(problems_, within != nullptr ? *within : node_,
+                   "'within' goes with 'claimed: equal', and with nothing else");
+      return;
+    }
+    if (within == nullptr) return;
+    claim->within = yaml::read_real(*within, "within", problems_).value_or(0);
+    if (claim->within <= 0) {
+      yaml::report(problems_, *within, "'within' must be above 0: a share of the ratio");
+    }
+  }
+
   const Node* needed(const char* key) {
     const Node* value = fields_.get(key);
     if (value == nullptr) yaml::report(problems_, node_, fmt::format("a claim needs '{}'", key));
@@ -110,6 +127,17 @@ const std::vector<Claim>& published_claims() {
     return read;
   }();
   return claims;
+}
+
+std::string claimed_text(const Claim& claim) {
+  switch (claim.claimed) {
+    case Claimed::higher:
+      return "above 1";
+    case Claimed::lower:
+      return "below 1";
+    default:
+      return fmt::format("within {:g}% of 1", 100 * claim.within);
+  }
 }
 
 std::string selector_text(const Selector& selector) {

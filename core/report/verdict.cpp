@@ -85,24 +85,36 @@ Finding measure(const store::Results& results, const std::vector<Candidate>& row
                                  finding.passages == 1 ? "passage" : "passages", kNeededPassages);
     return finding;
   }
-  const Interval interval = bootstrap(means);
+  const Interval interval = bootstrap(means, std::log1p(claim.within));
   finding.low = interval.low;
   finding.high = interval.high;
   finding.p = interval.p;
   return finding;
 }
 
+bool is_as_claimed(const Finding& finding) {
+  switch (finding.claim.claimed) {
+    case Claimed::higher:
+      return finding.effect > 0;
+    case Claimed::lower:
+      return finding.effect < 0;
+    default:
+      return std::abs(finding.effect) < std::log1p(finding.claim.within);
+  }
+}
+
 void decide(Finding* finding, double corrected, size_t tested) {
   const bool is_distinct = finding->p < kLevel;
   finding->p = corrected;
   if (corrected < kLevel) {
-    const bool is_higher = finding->effect > 0;
-    finding->verdict = is_higher == finding->claim.higher ? "upheld" : "reversed";
+    finding->verdict = is_as_claimed(*finding) ? "upheld" : "reversed";
   } else if (is_distinct) {
     finding->reason = fmt::format("not distinguishable once corrected for {} claims (p = {:.2g})",
                                   tested, corrected);
   } else {
-    finding->reason = "not distinguishable: the interval covers a ratio of 1";
+    finding->reason = finding->claim.claimed == Claimed::equal
+                          ? "not distinguishable: the interval crosses the edge of the margin"
+                          : "not distinguishable: the interval covers a ratio of 1";
   }
 }
 

@@ -26,10 +26,21 @@ std::string interval_text(const Finding& finding) {
   return fmt::format("{} to {}", ratio_text(finding.low), ratio_text(finding.high));
 }
 
+const char* claimed_word(Claimed claimed) {
+  switch (claimed) {
+    case Claimed::higher:
+      return "higher";
+    case Claimed::lower:
+      return "lower";
+    default:
+      return "equal";
+  }
+}
+
 std::string comparison_text(const Finding& finding) {
-  return fmt::format("{} of ({}) over ({}), claimed {} 1", finding.claim.metric,
+  return fmt::format("{} of ({}) over ({}), claimed {}", finding.claim.metric,
                      selector_text(finding.claim.of), selector_text(finding.claim.over),
-                     finding.claim.higher ? "above" : "below");
+                     claimed_text(finding.claim));
 }
 
 std::string aligned(const std::vector<Words>& lines, size_t text_columns) {
@@ -95,7 +106,8 @@ ordered_json findings_json(const std::vector<Finding>& findings) {
                     {"metric", claim.metric},
                     {"of", selector_text(claim.of)},
                     {"over", selector_text(claim.over)},
-                    {"claimed", claim.higher ? "higher" : "lower"},
+                    {"claimed", claimed_word(claim.claimed)},
+                    {"within", claim.within > 0 ? ordered_json(claim.within) : ordered_json()},
                     {"verdict", finding.verdict},
                     {"reason", finding.reason},
                     {"effect", number(finding.effect)},

@@ -236,12 +236,25 @@ inline std::map<std::string, Numbers> metrics_of(const kvlab::data::Sample& samp
                                         ? row_error(*side, b, h, t)
                                         : std::numeric_limits<double>::quiet_NaN());
         }
+        for (int64_t first = begin; first < end; first += 32) {
+          for (int64_t c = 0; c < d; ++c) {
+            double error = 0;
+            for (int64_t t = first; t < std::min(first + 32, end); ++t) {
+              error += square(side->read(b, h, t, c) - side->captured(b, h, t, c));
+            }
+            m[name + "_se_channels"].push_back(error);
+          }
+        }
       }
     }
   }
   for (int64_t h = 0; h < kv; ++h) {
     m["saturated"].push_back(key.saturated(h) + value.saturated(h));
     m["nonfinite"].push_back(0);
+  }
+
+  for (int64_t i = 0; i < probes; ++i) {
+    m["position"].push_back(sample.positions[i].item<double>());
   }
 
   // Attention.

@@ -1,8 +1,8 @@
 """Every file in experiments/ runs at a small size, and every row is complete but for those of unsupported_rows.txt.
 
 Small: synthetic samples of 512 tokens (1,024 for calibration), layer 10 of captures, 8 probes, 2 steps of learning, three
-windows of a sweep: none, one that some groups forbid, and one that all groups divide; whole models are a random one. The files are used as they ship,
-with `--set` alone, so that what a user runs is what is tested.
+windows of a sweep: none, one that some groups forbid, and one that all groups divide. Whole models are a random one. The
+files are used as they ship, with `--set` alone, so that what a user runs is what is tested.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ import tiny_model
 from kvlab_program import REPOSITORY, Kvlab
 from results_file import rows
 
-EXPERIMENTS = sorted((REPOSITORY / "experiments").rglob("*.yaml"))
+# What stands in common/ is no experiment: others include it.
+EXPERIMENTS = sorted(path for path in (REPOSITORY / "experiments").rglob("*.yaml") if path.parent.name != "common")
+PASSAGE = "{source: capture, path: datasets/smollm2/eval_jargon.h5, layers: [10]}"
+PATTERN = "{source: synthetic, pattern: low_norm_sink, tokens: 512, kv_heads: 2, q_heads: 4, head_dim: 128}"
 LISTED = Path(__file__).with_name("unsupported_rows.txt")
 
 
 def items(text: str, source: str) -> Iterator[int]:
     """Indices of the dataset items of a source; they stand one a line."""
+    if "\ndataset:" not in text:
+        return iter(())
     lines = text.split("dataset:")[1].splitlines()[1:]
     found = [line for line in lines[: next(i for i, line in enumerate(lines) if not line.startswith(" "))]
              if line.lstrip().startswith("- {source:")]
-    return (index for index, line in enumerate(found) if f"source: {source}" in line)
+    return iter([index for index, line in enumerate(found) if f"source: {source}" in line])
 
 
 def needs_model(text: str) -> bool:
@@ -55,6 +60,10 @@ def small_size(experiment: Path, model: Path) -> list[str]:
     if needs_model(text):
         return small_model(text, model)
     edits = ["probes.count=8"]
+    if "common/passages.yaml" in text:
+        edits.append(f"dataset=[{PASSAGE}]")
+    elif "common/patterns.yaml" in text:
+        edits += [f"dataset=[{PATTERN}]", "seeds=[0]"]
     for index in items(text, "capture"):
         edits.append(f"dataset.{index}.layers=[10]")
     for index in items(text, "synthetic"):
@@ -69,7 +78,9 @@ def small_size(experiment: Path, model: Path) -> list[str]:
         edits.append("sweep.grid.batch=[1, 3]")
     if "window.recent: [0, 32, 64, 128, 256, 512]" in text:
         edits.append("sweep.grid.window.recent=[0, 32, 128]")
-    if "optr" in text:
+    if "tokens: [512, 2048" in text:
+        edits.append("sweep.grid.tokens=[256, 512]")
+    if "optr" in text or "learned" in text:
         # An axis of one value edits all methods that have the key.
         edits.append("sweep.grid.calibrate.steps=[2]")
     return [word for edit in edits for word in ("--set", edit)]
@@ -102,7 +113,7 @@ def test_there_are_experiments() -> None:
 def test_every_row_is_complete_or_listed(experiment: Path, kvlab: Kvlab, model: Path,
                                          request: pytest.FixtureRequest) -> None:
     text = experiment.read_text(encoding="utf-8")
-    if "source: capture" in text and not needs_model(text):
+    if any(word in text for word in ("source: capture", "common/passages.yaml")) and not needs_model(text):
         request.getfixturevalue("smollm2")
     outcome = kvlab.ok("run", experiment, "--out", kvlab.folder / "small.h5", "--json",
                        *small_size(experiment, model), cwd=REPOSITORY)

@@ -32,6 +32,14 @@ TEST_CASE("The interval of many passages is that of a normal mean") {
   CHECK(interval.high == Approx(0.2 + 1.96 * 0.05).margin(0.005));
 }
 
+TEST_CASE("With a margin the question is whether the mean lies within it") {
+  CHECK(bootstrap(std::vector<double>(16, 0.01), 0.02).p == Approx(2.0 / 10001));   // all inside
+  CHECK(bootstrap(std::vector<double>(16, -0.05), 0.02).p == Approx(2.0 / 10001));  // all outside
+  // {0, 1} about a margin of ¾: a quarter of the means lies outside.
+  CHECK(bootstrap({0, 1}, 0.75).p == Approx(0.5).margin(0.03));
+  CHECK(bootstrap({0, -1}, 0.75).p == Approx(0.5).margin(0.03));
+}
+
 TEST_CASE("The same passages give the same interval") {
   const std::vector<double> passages = {0.3, -0.1, 0.7, 0.2};
   const Interval first = bootstrap(passages);

@@ -21,7 +21,7 @@ Claim grid_claim(bool higher = true) {
       .source = "p",
       .published = "f",
       .metric = "wo_rel",
-      .higher = higher,
+      .claimed = higher ? Claimed::higher : Claimed::lower,
       .of = {.label = {},
              .settings = {{"key.codec.grid", "rounded_zero"},
                           {"value.codec.grid", "rounded_zero"}}},
@@ -80,6 +80,20 @@ TEST_CASE("An interval that covers a ratio of 1 decides nothing") {
   CHECK(finding.effect == Approx(0).margin(1e-12));
   CHECK(finding.low < 0);
   CHECK(finding.high > 0);
+}
+
+TEST_CASE("Equality is upheld inside its margin, reversed outside, undecided across its edge") {
+  Claim claim = grid_claim();
+  claim.claimed = Claimed::equal;
+  claim.within = 0.05;
+  CHECK(judged(two_grids(16, [](int, int) { return 1.02; }), claim).verdict == "upheld");
+  CHECK(judged(two_grids(16, [](int, int) { return 0.98; }), claim).verdict == "upheld");
+  CHECK(judged(two_grids(16, [](int, int) { return 1.2; }), claim).verdict == "reversed");
+  CHECK(judged(two_grids(16, [](int, int) { return 0.8; }), claim).verdict == "reversed");
+  const Finding across =
+      judged(two_grids(16, [](int passage, int) { return passage % 2 == 0 ? 1.2 : 0.9; }), claim);
+  CHECK(across.verdict == "undecided");
+  CHECK(across.reason == "not distinguishable: the interval crosses the edge of the margin");
 }
 
 TEST_CASE("Too few passages decide nothing, the effect is there all the same") {

@@ -1,0 +1,195 @@
+"""Draws a figure with matplotlib for a two-column paper: PNG, SVG or PDF, the same bytes for the same data."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+from kvplot import palette
+from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
+
+WIDTHS = {"column": 3.35, "text": 7.0}  # inches, of one column and of both
+
+# Fonts come inside matplotlib, so that every machine draws the same; STIX goes with the papers' Times.
+_STYLE = {
+    "font.family": "STIXGeneral", "mathtext.fontset": "stix", "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8,
+    "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.0,
+    "lines.markersize": 4.5, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4, "axes.grid": False, "legend.frameon": False, "pdf.fonttype": 42, "svg.fonttype": "path",
+    "svg.hashsalt": "kvlab", "savefig.dpi": 300, "axes.axisbelow": True, "path.simplify": True,
+}
+_LINES = {"solid": "-", "dashed": (0, (3, 2)), "steps": "-", "none": ""}
+# What would tell one run from another.
+_NO_DATES = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None,
+             "Creator": None, "Producer": None}}
+
+
+def draw(figure: Figure, suffix: str, width: str = "column") -> bytes:
+    """The picture as a file's content."""
+    with mpl.rc_context({**mpl.rcParamsDefault, **_STYLE}):
+        canvas = _canvas(figure, WIDTHS[width])
+        out = io.BytesIO()
+        canvas.savefig(out, format=suffix, metadata=_NO_DATES[suffix])
+    return out.getvalue()
+
+
+def _canvas(figure: Figure, width: float) -> Canvas:
+    columns = _columns(figure, width > 5)
+    lines = math.ceil(len(figure.panels) / columns)
+    names = _legend(figure)
+    beside = width > 5 and len(names) > 8 and columns == 1
+    room = 0.4 + 0.055 * max(map(len, names), default=1)  # inches of a name and its sign
+    legend_columns = 1 if beside else max(1, min(len(names), int(width / room)))
+    legend_lines = 0 if beside or not names else math.ceil(len(names) / legend_columns)
+    panel = width / columns * (0.72 if beside else 1)
+    height = lines * panel * figure.height + 0.14 * legend_lines + 0.1
+    canvas = Canvas(figsize=(width, height), layout="constrained")
+    canvas.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.03, hspace=0.03)
+    axes = canvas.subplots(lines, columns, squeeze=False).ravel()
+    norm = _norm(figure)
+    for place, panel_axes in enumerate(axes):
+        if place < len(figure.panels):
+            _panel(panel_axes, figure.panels[place], norm, panel)
+            _label(panel_axes, figure, place, columns, panel * figure.height)
+        else:
+            panel_axes.set_axis_off()
+    if norm is not None:
+        scale = mpl.cm.ScalarMappable(norm, palette.MAP)
+        bar = canvas.colorbar(scale, ax=axes, label=_math(figure.colour.label), aspect=30, pad=0.02)
+        bar.outline.set_linewidth(0.4)
+        if figure.colour.log:
+            _plain_numbers(bar.ax.yaxis, norm.vmin, norm.vmax)
+    if names:
+        canvas.legend(names.values(), names.keys(), loc="outside right center" if beside else "outside lower center",
+                      ncols=legend_columns, handlelength=1.6, columnspacing=1.0, labelspacing=0.3, handletextpad=0.4)
+    return canvas
+
+
+def _columns(figure: Figure, wide: bool) -> int:
+    """Panels side by side; four stand in one line or in a square, not as three and one."""
+    count = len(figure.panels)
+    if count == 4 and figure.columns > 1:
+        return 4 if wide else 2
+    return min(figure.columns if wide else min(figure.columns, 2), count)
+
+
+def _label(axes: Axes, figure: Figure, place: int, columns: int, height: float) -> None:
+    """What all panels share stands at the left and at the lowest ones only."""
+    panel = figure.panels[place]
+    if place + columns >= len(figure.panels) or len({other.x.label for other in figure.panels}) > 1:
+        axes.set_xlabel(_math(panel.x.label))
+    if place % columns == 0 or len({other.y.label for other in figure.panels}) > 1:
+        axes.set_ylabel(_math("\n".join(textwrap.wrap(panel.y.label, int(height * 15)))))
+
+
+def _math(label: str) -> str:
+    return label.replace("W_O", "$W_O$")
+
+
+def _panel(axes: Axes, panel: Panel, norm: Normalize | None, width: float) -> None:
+    axes.set_title("\n".join(textwrap.wrap(panel.title, int(width * 13))))
+    for mark in panel.marks:
+        if isinstance(mark, Heat):
+            _heat(axes, mark, norm, width)
+        elif isinstance(mark, Boxes):
+            _boxes(axes, mark)
+        else:
+            _series(axes, mark)
+    if not any(isinstance(mark, Heat) for mark in panel.marks):
+        axes.grid(True, linewidth=0.3, color="#cccccc")
+        _scale(axes, "x", panel.x)
+        _scale(axes, "y", panel.y)
+
+
+def _scale(axes: Axes, which: str, axis: Axis) -> None:
+    if not axis.log:
+        return
+    getattr(axes, f"set_{which}scale")("log")
+    if axis.ticks is not None:
+        scale = getattr(axes, f"{which}axis")
+        scale.set_ticks([float(tick) for tick in axis.ticks], [short(tick) for tick in axis.ticks])
+        scale.set_minor_locator(NullLocator())
+        scale.set_minor_formatter(NullFormatter())
+    else:
+        _plain_numbers(getattr(axes, f"{which}axis"), *getattr(axes, f"get_{which}lim")())
+
+
+def _plain_numbers(scale, low: float, high: float) -> None:
+    """A logarithmic axis with 0.1, 0.2, 0.5 where it spans few decades, and powers of ten elsewhere."""
+    if high / low < 2000:
+        scale.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low > 4 else tuple(range(1, 10))))
+        scale.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
+    scale.set_minor_formatter(NullFormatter())
+
+
+def _series(axes: Axes, series: Series) -> None:
+    axes.plot(series.x, series.y, label=series.name, color=palette.colour(series.style), linestyle=_LINES[series.line],
+              marker=palette.marker(series.style)[0] if series.markers else None,
+              drawstyle="steps-post" if series.line == "steps" else "default",
+              linewidth=0.7 if series.style is None else None, zorder=1 if series.style is None else 2)
+
+
+def _heat(axes: Axes, heat: Heat, norm: Normalize | None, width: float) -> None:
+    assert norm is not None
+    axes.imshow(np.ma.masked_invalid(heat.z), cmap=palette.MAP, norm=norm, aspect="auto", interpolation="nearest")
+    _labels(axes.set_xticks, heat.columns, int(width * 3.2))
+    _labels(axes.set_yticks, heat.rows, 8)
+    if not heat.numbers:
+        return
+    for (row, column), value in np.ndenumerate(heat.z):
+        if not np.isnan(value):
+            dark = norm(value) < 0.5
+            axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6, color="white" if dark else "black")
+
+
+def _labels(set_ticks, names: Sequence[str], room: int) -> None:
+    """All names where they have room, else every so-manieth."""
+    step = math.ceil(len(names) / max(room, 2))
+    places = range(0, len(names), step)
+    set_ticks(list(places), [names[place] for place in places])
+
+
+def _boxes(axes: Axes, boxes: Boxes) -> None:
+    stats = [{"med": median, "q1": q1, "q3": q3, "whislo": low, "whishi": high, "fliers": []}
+             for low, q1, median, q3, high in zip(boxes.low, boxes.q1, boxes.median, boxes.q3, boxes.high, strict=True)]
+    thin = {"linewidth": 0.6, "color": palette.COLOURS[0]}
+    axes.bxp(stats, positions=list(boxes.x), widths=0.7, showfliers=False, patch_artist=True, manage_ticks=False,
+             boxprops={"linewidth": 0.6, "edgecolor": palette.COLOURS[0], "facecolor": "#cfe3f2"}, whiskerprops=thin,
+             capprops=thin, medianprops={"linewidth": 0.9, "color": palette.COLOURS[1]})
+    axes.set_xlim(min(boxes.x) - 1, max(boxes.x) + 1)
+
+
+def _norm(figure: Figure) -> Normalize | None:
+    """The one colour scale of all maps."""
+    maps = [mark.z[~np.isnan(mark.z)] for panel in figure.panels for mark in panel.marks if isinstance(mark, Heat)]
+    values = np.concatenate(maps) if maps else np.empty(0)
+    if not values.size:
+        return None
+    return (LogNorm if figure.colour.log else Normalize)(values.min(), values.max() if values.max() > values.min() else None)
+
+
+def _legend(figure: Figure) -> dict[str, object]:
+    """Name to handle, each once over all panels."""
+    handles: dict[str, object] = {}
+    for series in (mark for panel in figure.panels for mark in panel.marks if isinstance(mark, Series) and mark.legend):
+        handles.setdefault(series.name, mpl.lines.Line2D(
+            [], [], color=palette.colour(series.style), linestyle=_LINES[series.line],
+            marker=palette.marker(series.style)[0] if series.markers else None))
+    return handles
+
+
+def plain(number: float) -> str:
+    """50000 as 50k, 2000000 as 2M: short, and never with an exponent."""
+    for size, sign in ((1e6, "M"), (1e3, "k")):
+        if number >= 10 * size or (size == 1e6 and number >= size):
+            return f"{number / size:g}{sign}"
+    return f"{number:g}"

@@ -1,0 +1,103 @@
+"""A figure as the data and layout of plotly's script, without colours of the page: report.js adds these."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kvplot import palette
+from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
+from kvplot.report.numbers import rounded
+
+PANEL = 340  # pixels, the least height of a panel
+_DASHES = {"solid": "solid", "dashed": "dash", "steps": "solid", "none": "solid"}
+
+
+def chart(figure: Figure) -> dict[str, Any]:
+    columns = min(figure.columns, 2, len(figure.panels))
+    lines = math.ceil(len(figure.panels) / columns)
+    panel_height = max(200, PANEL * min(1.0, figure.height * 1.4))
+    layout: dict[str, Any] = {
+        "grid": {"rows": lines, "columns": columns, "pattern": "independent", "ygap": 0.35 if lines > 1 else 0.1, "xgap": 0.2},
+        "height": round(lines * panel_height + 120), "annotations": [], "margin": {"l": 60, "r": 20, "t": 40, "b": 60},
+        "legend": {"orientation": "h", "y": -80 / (lines * panel_height), "yanchor": "top"},
+        "hovermode": "closest", "modebar": {"bgcolor": "rgba(0,0,0,0)"},
+    }
+    data: list[dict[str, Any]] = []
+    named: set[str] = set()
+    for place, panel in enumerate(figure.panels):
+        at = str(place + 1) if place else ""
+        for mark in panel.marks:
+            trace = _trace(mark, figure.colour.log)
+            if isinstance(mark, Series):
+                trace["showlegend"] = mark.legend and mark.name not in named
+                named.add(mark.name)
+            data.append(trace | {"xaxis": f"x{at}", "yaxis": f"y{at}"})
+        layout[f"xaxis{at}"] = _axis(panel.x, panel)
+        layout[f"yaxis{at}"] = _axis(panel.y, panel) | ({"autorange": "reversed"} if _is_map(panel) else {})
+        if panel.title:
+            layout["annotations"].append({"text": panel.title, "xref": f"x{at} domain", "yref": f"y{at} domain", "x": 0.5,
+                                          "y": 1, "yanchor": "bottom", "showarrow": False})
+    if any(_is_map(panel) for panel in figure.panels):
+        layout["coloraxis"] = _colours(figure)
+    return {"data": data, "layout": layout}
+
+
+def _is_map(panel: Panel) -> bool:
+    return any(isinstance(mark, Heat) for mark in panel.marks)
+
+
+def _trace(mark: Series | Heat | Boxes, log: bool) -> dict[str, Any]:
+    if isinstance(mark, Heat):
+        return {"type": "heatmap", "x": list(mark.columns), "y": list(mark.rows), "coloraxis": "coloraxis",
+                "z": _numbers(np.log10(mark.z) if log else mark.z), "customdata": _numbers(mark.z),
+                "hovertemplate": "%{x}, %{y}: %{customdata:.4~g}<extra></extra>"}
+    if isinstance(mark, Boxes):
+        return {"type": "box", "x": _numbers(mark.x), "lowerfence": _numbers(mark.low), "q1": _numbers(mark.q1),
+                "median": _numbers(mark.median), "q3": _numbers(mark.q3), "upperfence": _numbers(mark.high),
+                "marker": {"color": palette.COLOURS[0]}, "line": {"width": 1}, "showlegend": False, "name": ""}
+    colour = palette.colour(mark.style)
+    mode = "+".join(word for word, wanted in (("lines", mark.line != "none"), ("markers", mark.markers)) if wanted)
+    trace = {"type": "scatter", "name": mark.name, "mode": mode,
+             "x": _numbers(mark.x) or [None], "y": _numbers(mark.y) or [None],  # without a place there is no legend
+             "line": {"color": colour, "width": 1.5, "dash": _DASHES[mark.line],
+                      "shape": "hv" if mark.line == "steps" else "linear"},
+             "marker": {"color": colour, "symbol": palette.marker(mark.style)[1], "size": 8}}
+    if mark.style is None:
+        return trace | {"hoverinfo": "skip"}
+    if mark.hover:
+        return trace | {"text": list(mark.hover), "hovertemplate": "%{text}<br>x %{x:.4~g}, y %{y:.4~g}<extra></extra>"}
+    return trace | {"hovertemplate": "x %{x:.4~g}, y %{y:.4~g}"}
+
+
+def _axis(axis: Axis, panel: Panel) -> dict[str, Any]:
+    found: dict[str, Any] = {"title": {"text": axis.label}, "automargin": True}
+    if _is_map(panel):
+        return found | {"type": "category", "nticks": 10}
+    if axis.log:
+        found |= {"type": "log", "dtick": "D2", "tickformat": "~g"}
+    if axis.ticks is not None:
+        found |= {"tickmode": "array", "tickvals": _numbers(axis.ticks), "ticktext": [short(tick) for tick in axis.ticks]}
+    return found
+
+
+def _colours(figure: Figure) -> dict[str, Any]:
+    z = np.concatenate([mark.z[~np.isnan(mark.z)] for panel in figure.panels for mark in panel.marks if isinstance(mark, Heat)])
+    bar: dict[str, Any] = {"title": {"text": figure.colour.label, "side": "right"}}
+    if not figure.colour.log:
+        return {"colorscale": palette.MAP.capitalize(), "colorbar": bar}
+    low, high = math.log10(z.min()), math.log10(z.max())
+    ticks = [m * 10.0**e for e in range(math.floor(low), math.ceil(high) + 1) for m in ((1, 2, 5) if high - low < 3 else (1,))]
+    ticks = [tick for tick in ticks if low - 1e-9 <= math.log10(tick) <= high + 1e-9]
+    bar |= {"tickvals": _numbers([math.log10(tick) for tick in ticks]), "ticktext": [f"{tick:g}" for tick in ticks]}
+    return {"colorscale": palette.MAP.capitalize(), "cmin": low, "cmax": high, "colorbar": bar}
+
+
+def _numbers(values: Any) -> list[Any]:
+    """Plain numbers, null where there is none."""
+    array = np.asarray(values, dtype=float)
+    if array.ndim > 1:
+        return [_numbers(row) for row in array]
+    return [rounded(value) if math.isfinite(value) else None for value in array.tolist()]

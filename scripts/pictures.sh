@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# Makes the pictures that the README shows, in results/reference: runs what results/ lacks of the experiments behind
+# them, on the model's captures, and draws. The same results give the same bytes.
+#
+# Usage: bash scripts/pictures.sh [--no-progress]
+# Needs a finished build; a minute where scripts/demo.sh has run.
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+progress=()
+for option in "$@"; do
+  case $option in
+    --no-progress) progress=(--no-progress) ;;
+    -h | --help) usage; exit 0 ;;
+    *) die "unknown option $option, see --help" ;;
+  esac
+done
+[[ -x build/bin/kvlab ]] || die "build/bin/kvlab is missing; bash scripts/demo.sh builds it"
+
+bash scripts/setup.sh
+demo_data
+for experiment in demo ablations/oscar_ots_parts token_errors; do
+  build/bin/kvlab run "experiments/$experiment.yaml" "${progress[@]}"
+done
+out=results/reference
+kvplot results/demo.h5 --kind pareto --width text --out "$out/pareto.svg"
+kvplot results/oscar_ots_parts.h5 --kind heads --width text --out "$out/oscar_ots_parts.svg" \
+  --only base --only "scale only" --only "rotation only" --only both --where dataset=eval_austen
+kvplot results/token_errors.h5 --kind norms --width text --out "$out/norms.png"

@@ -1,0 +1,226 @@
+"""Every kind: what it draws is what the file holds, and what it cannot draw it refuses with the way to get it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+from conftest import REPOSITORY
+from kvlab_results import Refused, Results
+from kvplot import cli, kinds, palette, paper
+from kvplot.choice import Choice
+from kvplot.figure import Figure, Heat, Series
+
+# Kind to the fixture that has what it needs.
+FILES = dict.fromkeys(kinds.ALL, "swept") | dict.fromkeys(("pareto_time", "latency", "batch"), "timed")
+DEFAULT = Choice()
+
+
+def draw(request: pytest.FixtureRequest, kind: str, choice: Choice = DEFAULT) -> Figure:
+    return kinds.ALL[kind].figure(request.getfixturevalue(FILES[kind]), choice)
+
+
+def series(figure: Figure, panel: int = 0) -> dict[str, Series]:
+    return {mark.name: mark for mark in figure.panels[panel].marks if isinstance(mark, Series)}
+
+
+@pytest.mark.parametrize("kind", kinds.ALL)
+def test_each_kind_draws(request: pytest.FixtureRequest, kind: str) -> None:
+    figure = draw(request, kind)
+    assert figure.kind == kind and all(panel.marks for panel in figure.panels)
+    assert paper.draw(figure, "svg").count(b"<g id=") > 20
+
+
+@pytest.mark.parametrize("kind", [kind for kind in kinds.ALL if kind != "heads"])  # heads only needs errors
+def test_what_a_file_lacks_is_said(plain: Results, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "x.png"
+    assert cli.main([str(plain.path), "--kind", kind, "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("kvplot: ") and said.count("\n") == 1
+    assert "measure: [" in said or "experiments/" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_processes_draw_the_same_bytes(swept: Results, tmp_path: Path) -> None:
+    script = ("import sys; from kvplot import cli\n"
+              "for kind in ('pareto', 'channels'):\n"
+              "    for suffix in ('png', 'svg', 'pdf'):\n"
+              "        cli.main([sys.argv[1], '--kind', kind, '--out', f'{sys.argv[2]}/{kind}.{suffix}'])")
+    for seed in ("1", "2"):
+        (tmp_path / seed).mkdir()
+        subprocess.run([sys.executable, "-c", script, swept.path, tmp_path / seed], check=True, capture_output=True,
+                       env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(REPOSITORY / "plots")})
+    made = sorted((tmp_path / "1").iterdir())
+    assert len(made) == 6
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    for path in made:
+        content = path.read_bytes()
+        assert content.startswith(starts[path.suffix]) and content == (tmp_path / "2" / path.name).read_bytes(), path.name
+
+
+def test_the_widths_are_those_of_a_paper(swept: Results, tmp_path: Path) -> None:
+    for width, inches in (("column", 3.35), ("text", 7.0)):
+        out = tmp_path / f"{width}.png"
+        assert cli.main([str(swept.path), "--kind", "pareto", "--width", width, "--out", str(out)]) == 0
+        assert matplotlib.image.imread(out).shape[1] == round(300 * inches)
+
+
+def test_pareto_points_are_means_and_nothing_beats_the_front(request: pytest.FixtureRequest, swept: Results) -> None:
+    drawn = series(draw(request, "pareto"))
+    front = drawn.pop("Pareto front")
+    rows = swept.complete[swept.complete["wo_rel"] > 0]
+    for label, mark in drawn.items():
+        means = rows[rows["label"] == label].groupby(["group", "window.recent"])[["bits_at_32k", "wo_rel"]].mean()
+        assert sorted(zip(mark.x, mark.y, strict=True)) == sorted(map(tuple, means.to_numpy()))
+    points = [point for mark in drawn.values() for point in zip(mark.x, mark.y, strict=True)]
+    unbeaten = {(x, y) for x, y in points if not any(a <= x and b <= y and (a, b) != (x, y) for a, b in points)}
+    assert set(zip(front.x, front.y, strict=True)) == unbeaten and len(unbeaten) > 1
+
+
+def test_heat_has_every_point_in_its_place(request: pytest.FixtureRequest, swept: Results) -> None:
+    for panel in draw(request, "heat").panels:
+        (heat,) = panel.marks
+        assert isinstance(heat, Heat) and heat.columns == ["32", "64"] and heat.rows == ["96", "0"]
+        for (row, column), value in np.ndenumerate(heat.z):
+            at = swept.complete[(swept.complete["label"] == panel.title) & (swept.complete["group"] == int(heat.columns[column]))
+                                & (swept.complete["window.recent"] == int(heat.rows[row]))]
+            assert np.isnan(value) if at.empty else value == pytest.approx(at["wo_rel"].mean(), rel=1e-12)
+    # oscar_ots empties its buffer of 96 tokens at once, which groups of 64 do not divide.
+    ots = next(panel.marks[0] for panel in draw(request, "heat").panels if panel.title == "oscar_ots")
+    assert np.isnan(ots.z).tolist() == [[False, True], [False, False]]
+
+
+def test_heads_are_layers_by_heads(request: pytest.FixtureRequest, swept: Results) -> None:
+    panel = draw(request, "heads", Choice(only=("kivi",))).panels[0]
+    cells = swept.complete[swept.complete["label"] == "kivi"]["cell"].unique()
+    expected = np.mean([swept.arrays(cell, "metrics")["out_rel"] for cell in cells], axis=0)
+    np.testing.assert_allclose(panel.marks[0].z, [expected], rtol=1e-12)
+    caption = draw(request, "heads", Choice(only=("kivi",))).caption
+    assert caption == "mean over 2 seeds, 2 values of group, 2 values of window.recent"
+
+
+def _first_cell(results: Results, label: str) -> dict[str, np.ndarray]:
+    rows = results.complete[results.complete["label"] == label]
+    return results.arrays(rows.sort_values("row")["cell"].iloc[0], "tokens")
+
+
+def test_norms_are_boxes_over_heads(request: pytest.FixtureRequest, swept: Results) -> None:
+    (boxes,) = draw(request, "norms").panels[0].marks
+    norms = _first_cell(swept, "kivi")["k_norm"][0]  # [2, 256]: of two heads the quartiles lie between
+    np.testing.assert_allclose(boxes.low, norms.min(axis=0)[:48])
+    np.testing.assert_allclose(boxes.high, norms.max(axis=0)[:48])
+    np.testing.assert_allclose(boxes.median, norms.mean(axis=0)[:48])
+    np.testing.assert_allclose(boxes.q1, norms.min(axis=0)[:48] * 0.75 + norms.max(axis=0)[:48] * 0.25)
+
+
+def test_channels_and_tokens_hold_the_error_of_their_place(request: pytest.FixtureRequest, swept: Results) -> None:
+    choice = Choice(only=("int2_naive",), where=(("seed", "0"),))
+    arrays = _first_cell(swept, "int2_naive")
+    channels = draw(request, "channels", choice).panels[0].marks[0]
+    assert channels.rows[64] == "1:0" and channels.columns[3] == "96"
+    assert channels.z[64 + 5, 3] == pytest.approx(arrays["k_se_channels"][0, 1, 3, 5] / 32)
+    tokens = draw(request, "tokens", choice).panels[0].marks[0]
+    expected = (arrays["k_se"] / arrays["k_norm"] ** 2)[0, 1, 20:22].mean()  # 256 tokens in 128 columns
+    assert tokens.rows[1] == "0:1" and tokens.z[1, 10] == pytest.approx(expected)
+
+
+def test_position_and_cumulative_share(request: pytest.FixtureRequest, swept: Results) -> None:
+    choice = Choice(only=("kivi",), where=(("seed", "0"),))
+    arrays = _first_cell(swept, "kivi")
+    line = series(draw(request, "position", choice))["kivi"]
+    assert list(line.x) == [143, 159, 175, 191, 207, 223, 239, 255]  # ⌊T/2⌋ + ⌊(i+1)·128/8⌋ − 1
+    np.testing.assert_allclose(line.y, np.sqrt(arrays["out_se"][0].sum(axis=0) / arrays["out_ss"][0].sum(axis=0)))
+    share = series(draw(request, "cumulative", choice))["kivi"]
+    assert (share.x[0], share.y[0]) == (0, 0) and (share.x[-1], share.y[-1]) == (100, pytest.approx(100))
+    assert (np.diff(share.y) >= 0).all() and (np.diff(share.y, 2) <= 1e-9).all()  # worst tokens first
+    errors = np.sort(arrays["k_se"][0].sum(axis=0))[::-1]
+    errors = errors[~np.isnan(errors)]
+    half = np.interp(50, share.x, share.y)
+    assert half == pytest.approx(100 * errors[:errors.size // 2].sum() / errors.sum(), abs=0.1)
+
+
+def test_latency_and_its_roofline(request: pytest.FixtureRequest, timed: Results) -> None:
+    choice = Choice(where=(("batch", "1"),), bandwidth=2e9)
+    drawn = series(draw(request, "latency", choice))
+    row = timed.complete.set_index(["label", "tokens", "batch"]).loc[("kivi", 512, 1)]
+    assert drawn["kivi"].y[1] == row["decode_us"]
+    held = sum(row[f"bytes_{part}"] for part in ("codes", "params", "scales", "centers", "window", "padding"))
+    assert drawn["kivi at the read bandwidth"].y[1] == pytest.approx(held / 2e9 * 1e6)
+    without = draw(request, "latency", Choice(where=(("batch", "1"),)))
+    assert "no roofline" in without.caption and list(series(without)) == ["bf16", "kivi"]
+
+
+def test_the_benchmarks_own_bandwidth_makes_the_roofline() -> None:
+    from kvlab_results import read
+    results = read(REPOSITORY / "results/h200/decode.h5")
+    where = (("batch", "1"), ("cache", "cold"), ("case", ""), ("rotation", ""))
+    line = series(kinds.ALL["latency"].figure(results, Choice(where=where)))["cuda f1 at the read bandwidth"]
+    keys = ["label", "tokens", "batch", "cache", "case", "rotation"]
+    row = results.complete.set_index(keys).loc[("cuda f1", 131072, 1, "cold", "", "")]
+    # Its share of the read bandwidth is the roofline's time over its own.
+    assert line.y[-1] / row["decode_us"] == pytest.approx(row["of_read"], rel=1e-3)
+
+
+def test_batch_counts_tokens_a_second(request: pytest.FixtureRequest, timed: Results) -> None:
+    figure = draw(request, "batch", Choice(where=(("tokens", "256"),)))
+    times, rates = series(figure, 0)["kivi"], series(figure, 1)["kivi"]
+    assert list(times.x) == [1, 2]
+    assert rates.y == pytest.approx([1e6 / times.y[0], 2e6 / times.y[1]])
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--kind", "paretto"], "there is no kind paretto; did you mean pareto?"),
+    (["--kind", "pareto", "--value", "wo_real"], "there is no metric wo_real; did you mean wo_rel?"),
+    (["--kind", "pareto", "--only", "kiwi"], "there is no label kiwi; did you mean kivi?"),
+    (["--kind", "pareto", "--where", "groop=32"], "there is no column groop; did you mean group?"),
+    (["--kind", "pareto", "--where", "group"], "--where group: expected COLUMN=VALUE"),
+    (["--kind", "pareto", "--where", "group=7"], "no complete row is left by group=7"),
+    (["--kind", "heads", "--value", "wo_rel"], "no cell holds wo_rel by head"),
+    (["--kind", "pareto", "--out", "x.jpg"], "x.jpg: expected a name that ends in .png or .svg or .pdf"),
+])
+def test_mistakes_are_named(swept: Results, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str],
+                            tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([str(swept.path), *arguments]) == 2
+    assert said in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_printed_command_draws_the_same(swept: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shlex
+    monkeypatch.chdir(tmp_path)
+    choice = Choice(value="attn_kl", only=("kivi", "oscar_ots"), where=(("group", "32"),))
+    command = shlex.split(choice.command(str(swept.path), "pareto"))
+    assert command[0] == "kvplot" and cli.main(command[1:]) == 0
+    assert (tmp_path / "pareto.pdf").read_bytes() == paper.draw(kinds.ALL["pareto"].figure(swept, choice), "pdf")
+
+
+def _seen(colour: str, without: str) -> np.ndarray:
+    """An sRGB colour as eyes without one kind of cone see it: Machado, Oliveira and Fernandes (2009), severity 1."""
+    matrix = {
+        "red": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        "green": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    }[without]
+    linear = np.array([int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5)]) ** 2.2
+    return np.clip(np.array(matrix) @ linear, 0, 1) ** (1 / 2.2)
+
+
+def test_colours_differ_for_colour_blind_eyes_and_no_two_styles_are_alike() -> None:
+    for without in ("red", "green"):
+        seen = [_seen(colour, without) for colour in palette.COLOURS]
+        nearest = min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i])
+        assert nearest > 0.15, (without, nearest)
+    assert len({(palette.colour(style), palette.marker(style)) for style in range(49)}) == 49
+
+
+def test_a_figure_that_fails_leaves_no_file(swept: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Refused):
+        kinds.ALL["pareto"].figure(swept, Choice(x="decode_us"))
+    capsys.readouterr()
+    assert cli.main([str(swept.path), "--kind", "pareto", "--out", str(tmp_path / "none/x.png")]) == 2
+    assert capsys.readouterr().err == f"kvplot: {tmp_path}/none/x.png: there is no folder {tmp_path}/none\n"
+    assert not list(tmp_path.iterdir())
