@@ -93,8 +93,12 @@ void execute(const Arguments& arguments) {
     request.attributes["model"] =
         std::filesystem::absolute(arguments.model).parent_path().filename().string();
   }
-  model::write_capture(decoder, text.tokens, request, arguments.out,
-                       [](int64_t layer) { fmt::print(stderr, "layer {} done\n", layer); });
+  try {
+    model::write_capture(decoder, text.tokens, request, arguments.out,
+                         [](int64_t layer) { fmt::print(stderr, "layer {} done\n", layer); });
+  } catch (const c10::Error& error) {  // its what() is a stack trace
+    throw Error(fmt::format("{}: {}", arguments.model, error.what_without_backtrace()));
+  }
   fmt::print("{}: {} x {} tokens\n", arguments.out, text.tokens.size(0), text.tokens.size(1));
 }
 

@@ -116,8 +116,8 @@ void read_model_settings(yaml::Fields& fields, Experiment& experiment, Reading& 
     return read_choice(*node, key, words, reading).value_or("");
   };
   const std::string evaluation = choice("evaluation", {"teacher_forced", "decode"});
-  const std::string prefill = choice("prefill", {"streaming", "exact"});
   const std::string dtype = choice("cache_dtype", {"bf16", "fp16", "float32"});
+  const std::string prefill = choice("prefill", {"streaming", "exact"});
   for (DatasetItem& item : experiment.datasets) {
     if (!item.model) continue;
     if (!evaluation.empty()) item.model->evaluation = evaluation;

@@ -97,42 +97,51 @@ TEST_CASE("one pass gives what decoding token by token gives, on every flush rul
 }
 
 TEST_CASE("each query reads the tokens that its step's windows say", "[evaluate]") {
-  // One layer by hand: the definition, token by token, in float64.
-  const TinyFolder folder(nlohmann::json::object({{"num_hidden_layers", 1}}));
-  const model::Decoder decoder(folder.path());
-  const at::Tensor tokens = tiny_tokens(140);
-  for (const method::Recipe& recipe : recipes()) {
-    INFO(recipe.id);
-    const LayerMethods methods = prepared(decoder, recipe);
-    evaluate::TeacherForced attention(methods, {.dtype = DType::fp16, .backend = "reference"},
-                                      nullptr);
-    decoder.layer(0, decoder.embed(tokens), 0, [&](const model::LayerInput& input) {
-      const at::Tensor got = attention(input);
-      const data::Sample sample = evaluate::captured(input.q, input.k, input.v, DType::fp16);
-      const auto read = evaluate::read_back(sample, methods[0], "reference");
-      const cache::Windows windows(recipe.settings, 140);
-      double worst = 0;
-      for (int64_t p = 0; p < 140; p += 3) {
-        for (int64_t head = 0; head < 4; ++head) {
-          const auto mixed = [&](const at::Tensor& captured, const at::Tensor& decoded,
-                                 cache::Windows::Side side) {
-            at::Tensor rows = captured[0][head / 2].narrow(0, 0, p + 1).to(at::kDouble).clone();
-            const int64_t n = windows.boundary(side, p) - windows.begin();
-            if (decoded.defined() && n > 0) {
-              rows.narrow(0, windows.begin(), n).copy_(decoded[head / 2].narrow(0, 0, n));
-            }
-            return rows;
-          };
-          const at::Tensor k = mixed(sample.k, read.k, cache::Windows::Side::key);
-          const at::Tensor v = mixed(sample.v, read.v, cache::Windows::Side::value);
-          const at::Tensor q = input.q[head][p].to(at::kDouble);
-          const at::Tensor expected = k.matmul(q).div(8.0).softmax(0).matmul(v);
-          worst = std::max(worst, largest_gap(expected, got[head][p].to(at::kDouble)));
+  // One layer by hand: the definition, token by token, in float64; with the model's own window too.
+  for (const int64_t window : {0, 50}) {
+    nlohmann::json changes = {{"num_hidden_layers", 1}};
+    if (window > 0) {
+      changes.update({{"model_type", "mistral"}, {"sliding_window", window}});
+      changes["architectures"] = {"MistralForCausalLM"};
+    }
+    const TinyFolder folder(changes);
+    const model::Decoder decoder(folder.path());
+    const at::Tensor tokens = tiny_tokens(140);
+    for (const method::Recipe& recipe : recipes()) {
+      INFO(recipe.id << ", window " << window);
+      const LayerMethods methods = prepared(decoder, recipe);
+      evaluate::TeacherForced attention(methods, {.dtype = DType::fp16, .backend = "reference"},
+                                        nullptr);
+      decoder.layer(0, decoder.embed(tokens), 0, [&](const model::LayerInput& input) {
+        REQUIRE(input.window == window);
+        const at::Tensor got = attention(input);
+        const data::Sample sample = evaluate::captured(input.q, input.k, input.v, DType::fp16);
+        const auto read = evaluate::read_back(sample, methods[0], "reference");
+        const cache::Windows windows(recipe.settings, 140);
+        double worst = 0;
+        for (int64_t p = 0; p < 140; p += 3) {
+          const int64_t from = window > 0 ? std::max<int64_t>(0, p - window + 1) : 0;
+          for (int64_t head = 0; head < 4; ++head) {
+            const auto mixed = [&](const at::Tensor& captured, const at::Tensor& decoded,
+                                   cache::Windows::Side side) {
+              at::Tensor rows = captured[0][head / 2].narrow(0, 0, p + 1).to(at::kDouble).clone();
+              const int64_t n = windows.boundary(side, p) - windows.begin();
+              if (decoded.defined() && n > 0) {
+                rows.narrow(0, windows.begin(), n).copy_(decoded[head / 2].narrow(0, 0, n));
+              }
+              return rows.slice(0, from);
+            };
+            const at::Tensor k = mixed(sample.k, read.k, cache::Windows::Side::key);
+            const at::Tensor v = mixed(sample.v, read.v, cache::Windows::Side::value);
+            const at::Tensor q = input.q[head][p].to(at::kDouble);
+            const at::Tensor expected = k.matmul(q).div(8.0).softmax(0).matmul(v);
+            worst = std::max(worst, largest_gap(expected, got[head][p].to(at::kDouble)));
+          }
         }
-      }
-      CHECK(worst < 1e-4);
-      return got;
-    });
+        CHECK(worst < 1e-4);
+        return got;
+      });
+    }
   }
 }
 
