@@ -61,7 +61,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "unknown_measure": ("measure: [atention]", "6:11", r"did you mean 'attention'"),
     "kernel_time": ("measure: [kernel_time]", "6:11", r"kernel_time.*reference"),
     "perplexity": ("measure: [perplexity]", "6:11", r"perplexity.*source: model"),
-    "whole_model": ("dataset: {source: model, path: x}", "3:", r"model needs 'tokens', a kvlab"),
+    "whole_model": ("dataset: {source: model, path: .}", "3:10", r"model needs 'tokens', a kvlab"),
     "unknown_backend": ("backend: gpu", "6:10", r"'gpu'"),
     "schema_of_the_future": ("schema: 2", "1:9", r"schema 2.*schema 1"),
     "missing_capture": ("dataset: {source: capture, path: nowhere.h5}", "3:34", r"'nowhere.h5'.*no such file"),
