@@ -166,7 +166,10 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_smollm2_reference(shared: Path, smollm2: Path, tmp_path: Path) -> None:
-    """Each of 511 negative log-likelihoods to 1e-3, the perplexity to 1e-4 relative, and q, k, v of four layers."""
+    """Each of 511 negative log-likelihoods to 1e-3, the perplexity to 1e-4 relative; q, k, v, the attention's output after
+    W_O and the largest entry of the residual stream of four layers to 1e-3."""
+    from test_capture_identity import attend
+
     path = shared / "smollm2" / "smollm2_emma_512.h5"
     if not path.is_file():
         pytest.skip("the reference capture smollm2_emma_512.h5 is not on this machine")
@@ -184,3 +187,9 @@ def test_smollm2_reference(shared: Path, smollm2: Path, tmp_path: Path) -> None:
                 for tensor in "qkv":
                     theirs = reference[f"layer_{layer:02d}/{tensor}"][...]
                     np.testing.assert_allclose(mine[f"layer_{layer:03d}/{tensor}"][0], theirs, atol=1e-3, rtol=0)
+                after_w_o = attend(mine[f"layer_{layer:03d}"], mine["positions"][...])[0, -8:]
+                theirs = reference[f"layer_{layer:02d}/attn_out_last8"][...]
+                np.testing.assert_allclose(after_w_o, theirs, atol=1e-3, rtol=0)
+                largest = np.abs(reference[f"layer_{layer:02d}/hidden_in_last8"][...]).max(-1)
+                absmax = mine[f"layer_{layer:03d}/hidden_absmax"][0, -8:]
+                np.testing.assert_allclose(absmax, largest, atol=1e-3, rtol=0)
