@@ -9,15 +9,18 @@ std::string join(const std::vector<Problem>& problems) {
   std::string text;
   for (const Problem& problem : problems) {
     if (!text.empty()) text += '\n';
-    if (!problem.file.empty()) text += problem.file + ":";
-    if (problem.line > 0) text += fmt::format("{}:{}:", problem.line, problem.column);
-    if (!text.empty() && text.back() == ':') text += ' ';
-    text += problem.message;
+    text += problem.text();
   }
   return text;
 }
 
 }  // namespace
+
+std::string Problem::text() const {
+  std::string place = file;
+  if (line > 0) place += fmt::format(":{}:{}", line, column);
+  return place.empty() ? message : place + ": " + message;
+}
 
 ConfigError::ConfigError(std::vector<Problem> problems)
     : Error(join(problems)), problems_(std::move(problems)) {}

@@ -27,6 +27,8 @@ struct Problem {
   int line = 0;
   int column = 0;
   std::string message;
+
+  std::string text() const;  // "file:line:column: message"
 };
 
 /// All mistakes of an experiment or method file at once; what() is one "file:line:column: message"

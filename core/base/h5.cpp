@@ -5,20 +5,12 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/h5_driver.h"
 #include "base/h5_handle.h"
+#include "base/h5_probe.h"
 
 namespace kvlab::h5 {
 namespace {
-
-/// File access: the 1.8 format has checksums on all metadata and compact headers, and is read by
-/// every HDF5 since.
-Handle access_properties() {
-  Handle properties(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose);
-  H5Pset_libver_bounds(properties, H5F_LIBVER_V18, H5F_LIBVER_LATEST);
-  // Some file systems have no locks; that is no reason to refuse a file.
-  H5Pset_file_locking(properties, true, true);
-  return properties;
-}
 
 Handle creation_properties() {
   Handle properties(H5Pcreate(H5P_FILE_CREATE), &H5Pclose);
@@ -52,6 +44,17 @@ std::string why_not(const std::filesystem::path& path) {
 
 }  // namespace
 
+/// File access: the 1.8 format has checksums on all metadata and compact headers, and is read by
+/// every HDF5 since.
+Handle access_properties() {
+  Handle properties(H5Pcreate(H5P_FILE_ACCESS), &H5Pclose);
+  H5Pset_libver_bounds(properties, H5F_LIBVER_V18, H5F_LIBVER_LATEST);
+  // Some file systems have no locks; that is no reason to refuse a file.
+  H5Pset_file_locking(properties, true, true);
+  set_driver(properties);
+  return properties;
+}
+
 std::string library_version() {
   const Lock lock;
   unsigned int major = 0;
@@ -68,10 +71,6 @@ std::recursive_mutex& mutex() {
 }
 
 Lock::Lock() : guard_(mutex()) {
-  // HDF5 1.10 crashes while it shuts down at exit if a file could not be written to its end (disk
-  // full). Nothing is lost by leaving that out: every file that matters is closed before.
-  static const herr_t no_shutdown = H5dont_atexit();
-  static_cast<void>(no_shutdown);
   static thread_local bool quiet = false;
   if (!quiet) {
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -129,6 +128,7 @@ hid_t open_existing(const Path& path, const Path& shown, unsigned flags) {
 
 File File::open(const std::filesystem::path& path) {
   Lock lock;
+  probe(path);
   return File(open_existing(path, path, H5F_ACC_RDONLY), path);
 }
 
@@ -166,13 +166,21 @@ File::~File() {
 void File::close() {
   if (id_ < 0) return;
   Lock lock;
+  const WriteError error = write_error(id_);
   if (H5Fflush(id_, H5F_SCOPE_GLOBAL) < 0) fail("", "cannot be written");
   if (H5Fclose(std::exchange(id_, -1)) < 0) fail("", "cannot be closed");
+  check_written(*error);
 }
 
 void File::flush() {
   Lock lock;
   if (H5Fflush(id_, H5F_SCOPE_GLOBAL) < 0) fail("", "cannot be written");
+  check_written(*write_error(id_));
+}
+
+void File::check_written(int error) const {
+  if (error == 0) return;
+  throw Error(fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(error)));
 }
 
 void File::fail(const std::string& object, const std::string& what) const {
@@ -249,6 +257,7 @@ void File::copy_from(const File& source, const std::string& from, const std::str
   if (H5Ocopy(source.id_, from.c_str(), id_, to.c_str(), H5P_DEFAULT, links) < 0) {
     fail(to, fmt::format("cannot be copied from {}", source.path_.string()));
   }
+  check_written(*write_error(id_));
 }
 
 }  // namespace kvlab::h5

@@ -59,7 +59,8 @@ struct Raw {
 /// deflated and checksummed.
 class File {
  public:
-  /// Read-only. Errors: no such file, not HDF5, truncated, locked by another program.
+  /// Read-only. Errors: no such file, not HDF5, truncated, damaged so that HDF5 crashes on it,
+  /// locked by another program.
   static File open(const std::filesystem::path& path);
   /// An existing file, to be changed. Messages call it `shown` where that is given: a temporary
   /// file goes by the name of the one that it will replace.
@@ -146,6 +147,10 @@ class File {
   File(int64_t id, std::filesystem::path path) : id_(id), path_(std::move(path)) {}
   [[noreturn]] void fail(const std::string& object, const std::string& what) const;
   [[noreturn]] void fail_to_open(const std::string& dataset) const;
+  /// Throws for the system's error number of a write; 0 is none.
+  void check_written(int error) const;
+  void put(const std::string& dataset, int64_t type, const std::vector<int64_t>& shape,
+           const void* values);
 
   int64_t id_ = -1;
   std::filesystem::path path_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/h5_driver.h"
 #include "base/h5_handle.h"
 
 namespace kvlab::h5 {
@@ -133,35 +134,36 @@ void File::fail_to_open(const std::string& dataset) const {
   fail(dataset, exists(dataset) ? "is not a dataset that can be read" : "is missing");
 }
 
+void File::put(const std::string& dataset, int64_t type, const std::vector<int64_t>& shape,
+               const void* values) {
+  Lock lock;
+  if (!write_dataset(id_, dataset, type, shape, values)) fail(dataset, "cannot be written");
+  check_written(*write_error(id_));
+}
+
 template <class T>
 void File::write(const std::string& dataset, const T* values, const std::vector<int64_t>& shape) {
-  Lock lock;
-  if (!write_dataset(id_, dataset, native_type<T>(), shape, values)) {
-    fail(dataset, "cannot be written");
-  }
+  put(dataset, native_type<T>(), shape, values);
 }
 
 void File::write_float16(const std::string& dataset, const uint16_t* bits,
                          const std::vector<int64_t>& shape) {
   Lock lock;
-  if (!write_dataset(id_, dataset, half_type(), shape, bits)) fail(dataset, "cannot be written");
+  put(dataset, half_type(), shape, bits);
 }
 
 void File::write_text(const std::string& dataset, std::string_view text) {
   Lock lock;
   const std::string copy(text);
   const char* pointer = copy.c_str();
-  if (!write_dataset(id_, dataset, text_type(), {}, &pointer)) fail(dataset, "cannot be written");
+  put(dataset, text_type(), {}, &pointer);
 }
 
 void File::write_texts(const std::string& dataset, const std::vector<std::string>& texts) {
   Lock lock;
   std::vector<const char*> pointers;
   for (const std::string& text : texts) pointers.push_back(text.c_str());
-  if (!write_dataset(id_, dataset, text_type(), {static_cast<int64_t>(texts.size())},
-                     pointers.data())) {
-    fail(dataset, "cannot be written");
-  }
+  put(dataset, text_type(), {static_cast<int64_t>(texts.size())}, pointers.data());
 }
 
 template <class T>

@@ -36,6 +36,9 @@ class Handle {
   herr_t (*close_)(hid_t);
 };
 
+/// How every file is opened.
+Handle access_properties();
+
 /// All messages on HDF5's error stack, the innermost last.
 std::string error_stack();
 

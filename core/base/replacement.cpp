@@ -44,8 +44,12 @@ bool sync(const fs::path& path, int flags) {
 
 fs::path behind_links(fs::path target) {
   constexpr int kMostLinks = 40;  // as the system follows at most
+  const fs::path given = target;
   std::error_code error;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(target, error); ++i) {
+  for (int i = 0; fs::is_symlink(target, error); ++i) {
+    if (i == kMostLinks) {
+      throw Error(fmt::format("{}: its symbolic links lead round in a circle", given.string()));
+    }
     target = folder_of(target) / fs::read_symlink(target, error);
   }
   return target;

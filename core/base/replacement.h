@@ -25,6 +25,7 @@ class Replacement {
 };
 
 /// The file that is meant: a symbolic link stays one, and what it leads to is replaced, or made.
+/// Throws Error where links lead round in a circle.
 std::filesystem::path behind_links(std::filesystem::path target);
 
 /// Removes what replacements of `target` left behind when their program was killed. Nobody may be

@@ -290,20 +290,19 @@ void report(Problems& problems, const Node& node, const std::string& message) {
 
 std::string describe(const nlohmann::json& value) {
   if (value.is_null()) return "nothing";
-  if (value.is_array()) return "a list";
-  if (value.is_object()) return "a map";
+  if (value.is_array()) return value.empty() ? "an empty list" : "a list";
+  if (value.is_object()) return value.empty() ? "an empty map" : "a map";
   if (value.is_string()) return "'" + value.get<std::string>() + "'";
   if (value.is_number_float() && !std::isfinite(value.get<double>())) {
-    return fmt::format("{}", value.get<double>());  // JSON has no word for it
+    // JSON has no word for it; YAML's own, without the sign that a NaN may have.
+    const auto number = value.get<double>();
+    return std::isnan(number) ? ".nan" : number > 0 ? ".inf" : "-.inf";
   }
   return value.dump();
 }
 
 std::string describe(const Node& node) {
-  if (node.is_scalar() && !node.value.is_string()) return node.text;
-  return describe(node.is_list()  ? nlohmann::json::array()
-                  : node.is_map() ? nlohmann::json::object()
-                                  : node.value);
+  return node.is_scalar() && !node.value.is_string() ? node.text : describe(to_json(node));
 }
 
 std::optional<std::string> read_text(const Node& node, const std::string& what,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "calibrate/heads.h"
 #include "transform/hadamard.h"
 #include "transform/transform.h"
 
@@ -48,41 +49,35 @@ at::Tensor output_product(const data::Sample& sample, int64_t head, int64_t j) {
 }  // namespace
 
 at::Tensor query_covariance(const data::Sample& sample) {
-  std::vector<at::Tensor> heads;
-  for (int64_t head = 0; head < sample.kv_heads(); ++head) {
+  return stack_heads(sample.kv_heads(), [&](int64_t head) {
     const at::Tensor queries = sample.q.narrow(1, head * sample.group(), sample.group())
                                    .to(at::kDouble)
                                    .reshape({-1, sample.head_dim()});
-    heads.push_back(queries.t().matmul(queries) / static_cast<double>(queries.size(0)));
-  }
-  return at::stack(heads);
+    return queries.t().matmul(queries) / static_cast<double>(queries.size(0));
+  });
 }
 
 at::Tensor proxy_covariance(const data::Sample& sample, const at::Tensor& query) {
-  std::vector<at::Tensor> heads;
-  for (int64_t head = 0; head < sample.kv_heads(); ++head) {
+  return stack_heads(sample.kv_heads(), [&](int64_t head) {
     const at::Tensor keys = rows(sample.k, head);
     const at::Tensor values = rows(sample.v, head);
     const auto n = static_cast<double>(keys.size(0));
     at::Tensor weight = keys.matmul(query[head]).mul_(keys).sum(-1);
     const double total = weight.sum().item<double>();
     weight = total > 0 ? weight * (n / total) : at::ones_like(weight);
-    heads.push_back(values.t().matmul(values * weight.unsqueeze(-1)) / n);
-  }
-  return at::stack(heads);
+    return values.t().matmul(values * weight.unsqueeze(-1)) / n;
+  });
 }
 
 at::Tensor output_covariance(const data::Sample& sample) {
   const int64_t group = sample.group();
-  std::vector<at::Tensor> heads;
-  for (int64_t head = 0; head < sample.kv_heads(); ++head) {
+  return stack_heads(sample.kv_heads(), [&](int64_t head) {
     at::Tensor sum = at::zeros({sample.head_dim(), sample.head_dim()}, at::kDouble);
     for (int64_t j = head * group; j < (head + 1) * group; ++j) {
       sum += output_product(sample, head, j);
     }
-    heads.push_back(sum / static_cast<double>(group));
-  }
-  return at::stack(heads);
+    return sum / static_cast<double>(group);
+  });
 }
 
 at::Tensor eigenvectors(const at::Tensor& covariance) {
@@ -93,11 +88,12 @@ at::Tensor eigenvectors(const at::Tensor& covariance) {
 }
 
 at::Tensor covariance_rotation(const at::Tensor& covariance, bool hadamard, bool bit_reversal) {
-  at::Tensor rotation = eigenvectors(covariance);
-  if (!hadamard) return rotation;
+  at::Tensor rotation = stack_heads(covariance.size(0), [&](int64_t head) {
+    const at::Tensor vectors = eigenvectors(covariance[head]);
+    return hadamard ? vectors.matmul(transform::hadamard(covariance.size(-1))) : vectors;
+  });
+  if (!hadamard || !bit_reversal) return rotation;
   const int64_t d = covariance.size(-1);
-  rotation = rotation.matmul(transform::hadamard(d));
-  if (!bit_reversal) return rotation;
   const int bits = std::countr_zero(static_cast<uint64_t>(d));
   std::vector<int64_t> source(static_cast<size_t>(d));
   // P puts old column d−1−i at bitrev(i).

@@ -1,19 +1,15 @@
 #include "calibrate/learn.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <exception>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "calibrate/heads.h"
 #include "calibrate/learn_loss.h"
 #include "quant/parts.h"
 
@@ -133,32 +129,6 @@ class HeadLearner {
   double limit_ = 0.0;
   bool kept_ = false;
 };
-
-/// Calls fn(head) for all heads, on as many threads as libtorch may use here. Operations within run
-/// on one thread each, whatever that number is: learning is chaotic, so a sum taken in another
-/// order would end elsewhere.
-template <class Fn>
-void for_each_head(int64_t heads, const Fn& fn) {
-  const int threads = at::get_num_threads();
-  std::atomic<int64_t> next{0};
-  std::exception_ptr error;
-  std::mutex error_mutex;
-  const auto work = [&] {
-    at::set_num_threads(1);
-    try {
-      for (int64_t head = next++; head < heads; head = next++) fn(head);
-    } catch (...) {
-      const std::lock_guard lock(error_mutex);
-      error = std::current_exception();
-    }
-  };
-  std::vector<std::thread> others;
-  for (int64_t i = 1; i < std::min<int64_t>(threads, heads); ++i) others.emplace_back(work);
-  work();
-  for (std::thread& other : others) other.join();
-  at::set_num_threads(threads);
-  if (error) std::rethrow_exception(error);
-}
 
 /// One object a head, made by for_each_head.
 template <class T>

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "calibrate/covariance.h"
+#include "calibrate/heads.h"
 #include "calibrate/sequences.h"
 #include "quant/parts.h"
 
@@ -95,8 +96,10 @@ at::Tensor center_of(const Context& context, const Settings& side, Which which) 
   const auto layer = context.store.get(context.key({{"center", name}}), context.layer, [&] {
     const data::Sample& sample = context.sample("center: head_mean");
     RotationSide made;
-    made.center =
-        tensor_of(sample, which).to(at::kDouble).mean(std::array<int64_t, 2>{0, 2}).to(at::kFloat);
+    made.center = stack_heads(context.kv_heads, [&](int64_t head) {
+      const at::Tensor x = tensor_of(sample, which).select(1, head).to(at::kDouble);
+      return x.mean(std::array<int64_t, 2>{0, 1}).to(at::kFloat);
+    });
     return which == Which::key ? RotationLayer{made, {}} : RotationLayer{{}, made};
   });
   return (which == Which::key ? layer->key : layer->value).center;
@@ -217,8 +220,7 @@ at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side
   const data::Sample& sample = context.sample("clip_source: calibrated");
   const at::Tensor& x = tensor_of(sample, which);
   const at::Tensor scales = side.transform.scales(x);
-  std::vector<at::Tensor> thresholds;
-  for (int64_t head = 0; head < context.kv_heads; ++head) {
+  return stack_heads(context.kv_heads, [&](int64_t head) {
     std::vector<at::Tensor> all;
     for (int64_t b = 0; b < x.size(0); ++b) {
       const at::Tensor scale =
@@ -227,9 +229,8 @@ at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side
     }
     const at::Tensor values = at::cat(all);
     const auto index = static_cast<int64_t>(ratio * static_cast<double>(values.numel()));
-    thresholds.push_back(std::get<0>(at::kthvalue(values, index + 1)));
-  }
-  return at::stack(thresholds);
+    return std::get<0>(at::kthvalue(values, index + 1));
+  });
 }
 
 PreparedSide prepare_side(const Context& context, Which which, Prepared& prepared) {

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/h5.h"
@@ -42,6 +43,7 @@ void check(const h5::File& file, const std::string& path, const at::Tensor& rota
   }
   const at::Tensor product = rotation.transpose(1, 2).matmul(rotation);
   const double off = (product - at::eye(rotation.size(2), at::kDouble)).abs().max().item<double>();
+  if (std::isnan(off)) fail("the rotation holds NaN or infinite values");
   if (!(off < 1e-3)) fail(fmt::format("the rotation is not orthogonal: RᵀR is off by {:.3g}", off));
 }
 

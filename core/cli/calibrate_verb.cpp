@@ -7,8 +7,10 @@
 #include "base/h5.h"
 #include "calibrate/prepare.h"
 #include "cli/verbs.h"
+#include "config/calibration_check.h"
 #include "data/capture.h"
 #include "method/recipe.h"
+#include "run/describe.h"
 
 namespace kvlab::cli {
 namespace {
@@ -28,13 +30,30 @@ void check_output(const std::string& out) {
   }
 }
 
+/// Says what a run would say of this calibration set.
+config::DatasetInfo described(const std::string& capture) {
+  config::DatasetItem item;
+  item.source = "capture";
+  item.path = capture;
+  config::DatasetInfo info = run::describe(item, {});
+  const config::Described itself{item, info};
+  for (const int64_t layer : info.layers) {
+    const auto errors = config::calibration_errors(itself, itself, layer);
+    if (!errors.empty()) throw Error(errors.front());
+  }
+  for (const std::string& warning : config::calibration_warnings(itself, itself)) {
+    fmt::print(stderr, "kvlab: warning: {}\n", warning);
+  }
+  return info;
+}
+
 void execute(const Arguments& arguments) {
   check_output(arguments.out);
   const method::Recipe& preset = method::preset(arguments.id);
   if (!method::needs_calibration(preset)) {
     throw Error(fmt::format("{} needs no calibration", preset.id));
   }
-  const data::CaptureInfo info = data::describe_capture(arguments.data);
+  const config::DatasetInfo info = described(arguments.data);
   if (const auto reason = method::unsupported(preset, info.head_dim)) {
     throw Error(fmt::format("{}: {}", preset.id, *reason));
   }

@@ -176,7 +176,9 @@ void show_method(const std::string& id, bool as_json) {
   if (!source.paper.empty()) fmt::print("paper: {}\n", source.paper);
   if (!source.code.empty()) fmt::print("code: {}\n", source.code);
   if (!source.origin.empty()) fmt::print("origin: {}\n", source.origin);
-  if (source.published_bits) fmt::print("published bits per element: {}\n", *source.published_bits);
+  fmt::print("published bits per element: {}\n",
+             source.published_bits ? fmt::format("{}", *source.published_bits)
+                                   : "none known (kvlab table shows the measured ones)");
   fmt::print("needs calibration: {}\n", method::needs_calibration(recipe) ? "yes" : "no");
   fmt::print("backends (at d = 128): reference{}\n\nrecipe (at d = 128):\n",
              refusal ? " alone; " + *refusal : ", cpu, cuda");

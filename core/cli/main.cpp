@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 
@@ -61,6 +63,8 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   kvlab::keep_memory_low();
+  // A file that may grow no further (ulimit -f) is an error like a full disk, and not the end.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     const int code = run(argc, argv);
     // A full disk shows only now, and a cut table must not look like a whole one.
@@ -73,5 +77,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     fmt::print(stderr, "kvlab: {}\n", error.what());
   }
-  return kvlab::cli::Exit::wrong_input;
+  // An interrupted run may have left threads behind, which must not see their world taken down.
+  std::fflush(stderr);
+  std::_Exit(kvlab::cli::Exit::wrong_input);
 }

@@ -91,7 +91,15 @@ std::string duration(double seconds) {
 }
 
 std::string name_of(const config::Cell& cell) {
-  return fmt::format("{} layer {}, {}", cell.dataset.label, cell.layer, cell.recipe.id);
+  std::string text = fmt::format("{} layer {}, {}", cell.dataset.label, cell.layer,
+                                 cell.config["method"]["label"].get<std::string>());
+  const auto add = [&](const std::string& key, const nlohmann::json& value) {
+    text +=
+        fmt::format(", {} {}", key, value.is_string() ? value.get<std::string>() : value.dump());
+  };
+  for (const auto& [axis, value] : cell.config["sweep"].items()) add(axis, value);
+  if (cell.config["seed_used"].get<bool>()) add("seed", cell.seed);
+  return text;
 }
 
 }  // namespace kvlab::cli

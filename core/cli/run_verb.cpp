@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/utf8.h"
@@ -68,22 +71,50 @@ std::string command_line() {
   return text;
 }
 
-void print_dry_run(const config::Plan& plan, const run::Options& options, bool json) {
+config::Plan plan_of(const config::Experiment& experiment) {
+  config::Plan plan = run::make_plan(experiment);
+  for (const std::string& warning : plan.warnings) {
+    fmt::print(stderr, "kvlab: warning: {}\n", warning);
+  }
+  return plan;
+}
+
+/// What a run would do with a cell: compute it, or what it says of it without.
+std::string state_of(const config::Cell& cell, const std::set<std::string>& stored) {
+  switch (cell.state) {
+    case config::CellState::unsupported:
+      return "unsupported";
+    case config::CellState::excluded:
+      return "excluded";
+    case config::CellState::run:
+      break;
+  }
+  return stored.contains(cell.id) ? "stored" : "run";
+}
+
+void print_dry_run(const config::Experiment& experiment, const config::Plan& plan,
+                   const run::Options& options, bool json) {
   const std::vector<size_t> cells = run::selected(plan, options);
-  const run::Estimate estimate = run::estimate(plan, cells, options);
+  const std::set<std::string> stored = run::stored(experiment, plan, options);
+  const std::set<size_t> chosen(cells.begin(), cells.end());
+  const auto rows = std::count_if(plan.rows.begin(), plan.rows.end(), [&](const config::Row& row) {
+    return chosen.contains(row.cell);
+  });
+  std::vector<size_t> left;
+  std::copy_if(cells.begin(), cells.end(), std::back_inserter(left),
+               [&](size_t index) { return !stored.contains(plan.cells[index].id); });
+  const run::Estimate estimate = run::estimate(plan, left, options);
   if (json) {
     nlohmann::json list = nlohmann::json::array();
     for (const size_t index : cells) {
       const config::Cell& cell = plan.cells[index];
       list.push_back({{"id", cell.id},
-                      {"state", cell.state == config::CellState::run           ? "run"
-                                : cell.state == config::CellState::unsupported ? "unsupported"
-                                                                               : "excluded"},
+                      {"state", state_of(cell, stored)},
                       {"reason", cell.reason},
                       {"config", cell.config}});
     }
     const nlohmann::json all = {{"cells", list},
-                                {"rows", plan.rows.size()},
+                                {"rows", rows},
                                 {"estimated_seconds", estimate.seconds},
                                 {"estimated_bytes", estimate.bytes}};
     fmt::print("{}\n", json_text(all, 2));
@@ -91,15 +122,13 @@ void print_dry_run(const config::Plan& plan, const run::Options& options, bool j
   }
   for (const size_t index : cells) {
     const config::Cell& cell = plan.cells[index];
-    const char* state = cell.state == config::CellState::run           ? "run"
-                        : cell.state == config::CellState::unsupported ? "unsupported"
-                                                                       : "excluded";
-    fmt::print("{}  {:<11}  {}, window {}{}\n", cell.id.substr(0, 12), state, name_of(cell),
+    fmt::print("{}  {:<11}  {}, window {}{}\n", cell.id.substr(0, 12), state_of(cell, stored),
+               name_of(cell),
                cell.config["method"].value("window", nlohmann::json::object()).dump(),
                cell.reason.empty() ? "" : "  (" + cell.reason + ")");
   }
-  fmt::print("{} cells, {} rows; about {} and {:.1f} MB of results (estimates)\n", cells.size(),
-             plan.rows.size(), duration(estimate.seconds),
+  fmt::print("{} cells, {} rows; about {} and {:.1f} MB of results to come (estimates)\n",
+             cells.size(), rows, duration(estimate.seconds),
              static_cast<double>(estimate.bytes) / 1e6);
 }
 
@@ -131,15 +160,21 @@ void print_outcome(const run::Outcome& outcome, const std::filesystem::path& out
   if (outcome.interrupted) fmt::print("interrupted; the same command goes on from here\n");
 }
 
+/// What was asked for is done where something came out of it; a shard may be left with cells that
+/// cannot be had, since others have the rest.
+int exit_code(const run::Outcome& outcome, const run::Options& options) {
+  if (outcome.failed > 0) return Exit::some_failed;
+  const bool nothing = outcome.complete == 0 && outcome.unsupported > 0 && options.shards == 1;
+  return nothing ? Exit::wrong_input : Exit::done;
+}
+
 void execute(const RunArguments& arguments, Exit& result) {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::string> edits = arguments.edits;
   if (!arguments.backend.empty()) edits.push_back("backend=" + arguments.backend);
   config::Experiment experiment = config::load(arguments.file, edits);
   if (!arguments.out.empty()) experiment.output = arguments.out;
-  const config::Plan plan = config::make_plan(experiment, [&](const config::DatasetItem& item) {
-    return run::describe(item, experiment.probes);
-  });
+  const config::Plan plan = plan_of(experiment);
   run::Options options;
   options.jobs = arguments.jobs;
   options.only = arguments.only;
@@ -147,7 +182,7 @@ void execute(const RunArguments& arguments, Exit& result) {
   options.argv = command_line();
   if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
   if (arguments.dry_run) {
-    print_dry_run(plan, options, arguments.json);
+    print_dry_run(experiment, plan, options, arguments.json);
     return;
   }
 
@@ -166,7 +201,7 @@ void execute(const RunArguments& arguments, Exit& result) {
     std::fflush(stdout);
     std::_Exit(Exit::interrupted);
   }
-  if (outcome.failed > 0) result.code = Exit::some_failed;
+  result.code = exit_code(outcome, options);
 }
 
 }  // namespace
@@ -209,9 +244,7 @@ void add_validate(CLI::App& app, Exit&) {
   verb->footer("Example: kvlab validate experiments/demo.yaml");
   verb->callback([arguments] {
     const config::Experiment experiment = config::load(arguments->file, arguments->edits);
-    const config::Plan plan = config::make_plan(experiment, [&](const config::DatasetItem& item) {
-      return run::describe(item, experiment.probes);
-    });
+    const config::Plan plan = plan_of(experiment);
     fmt::print("{}: valid, {} cells, {} rows\n", arguments->file, plan.cells.size(),
                plan.rows.size());
   });

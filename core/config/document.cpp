@@ -79,16 +79,25 @@ class Assignment {
                  dotted || holds_dotted_keys(inner->key));
     }
     const size_t dot = rest.find('.');
-    if (dotted || dot == std::string::npos) {
-      if (value_.kind != Node::Kind::null) members.push_back(new_member(rest, value_));
+    const bool is_last = dotted || dot == std::string::npos;
+    const std::string head = rest.substr(0, dot);
+    if (!is_last && index_of(head) == size_t{0}) return set(map, rest.substr(dot + 1), dotted);
+    // A slip of the hand in a key must not pass for its removal.
+    if (value_.kind == Node::Kind::null) return nothing_to_remove(map, rest);
+    if (is_last) {
+      members.push_back(new_member(rest, value_));
       return std::nullopt;
     }
-    const std::string head = rest.substr(0, dot);
-    if (index_of(head) == size_t{0}) return set(map, rest.substr(dot + 1), dotted);
     Node inner;
     inner.file = value_.file;
     members.push_back(new_member(head, std::move(inner)));
     return set(members.back().value, rest.substr(dot + 1), holds_dotted_keys(head));
+  }
+
+  std::string nothing_to_remove(const Node& map, const std::string& rest) const {
+    std::vector<std::string> keys;
+    for (const Member& member : map.members) keys.push_back(member.key);
+    return fmt::format("'{}' cannot be removed, it is not set{}", path_, yaml::hint(rest, keys));
   }
 
   static Member* longest_prefix(Node& map, const std::string& rest) {
@@ -139,6 +148,7 @@ class Includer {
     }
     if (std::find(open_.begin(), open_.end(), fs::weakly_canonical(path)) != open_.end()) {
       yaml::report(problems_, name, fmt::format("'{}' includes itself", text));
+      complete_ = false;  // what else is missing, follows from it
       return;
     }
     put(read(path, yaml::read_file(path, problems_)), merged);

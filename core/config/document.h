@@ -25,7 +25,7 @@ Document read_document(const std::filesystem::path& file, const std::vector<std:
 /// Sets the value at a dotted path: keys of maps and indices of lists ("dataset.0.path"). A list of
 /// one takes the keys of its item, a map answers to index 0. Below `grid`, `zip`, `set` and `when`
 /// the rest of the path is one dotted key, as written in the file. An empty value (or null) removes
-/// the key. Returns what is wrong with the path, nothing where the value was set.
+/// a key that is there. Returns what is wrong with the path, nothing where the value was set.
 std::optional<std::string> assign(yaml::Node& node, const std::string& path, yaml::Node value);
 
 /// A path of an experiment: absolute, or from the experiment's folder, or from where the command

@@ -28,14 +28,14 @@ bool holds(const std::string& key, const json& wanted, const Experiment& experim
 
 }  // namespace
 
-std::optional<std::string> excluded(const Experiment& experiment, const Place& place,
-                                    const Point& point) {
-  for (const Exclude& exclude : experiment.excludes) {
+std::optional<size_t> exclusion_of(const Experiment& experiment, const Place& place,
+                                   const Point& point) {
+  for (size_t i = 0; i < experiment.excludes.size(); ++i) {
     bool covered = true;
-    for (const auto& [key, wanted] : exclude.when.items()) {
+    for (const auto& [key, wanted] : experiment.excludes[i].when.items()) {
       covered = covered && holds(key, wanted, experiment, place, point);
     }
-    if (covered) return exclude.reason;
+    if (covered) return i;
   }
   return std::nullopt;
 }

@@ -17,9 +17,9 @@ struct Place {
   int64_t seed = 0;
 };
 
-/// The reason of the first exclusion that covers the row, nothing where none does. An exclusion
+/// The first exclusion that covers the row, nothing where none does. An exclusion
 /// covers a row that has every value its `when` names, or one of them where it names a list.
-std::optional<std::string> excluded(const Experiment& experiment, const Place& place,
-                                    const Point& point);
+std::optional<size_t> exclusion_of(const Experiment& experiment, const Place& place,
+                                   const Point& point);
 
 }  // namespace kvlab::config

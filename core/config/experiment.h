@@ -74,6 +74,7 @@ struct Exclude {
   nlohmann::json when;  // key to a value or a list of them: method (id or label), dataset (label),
                         // layer, seed, an axis
   std::string reason;
+  Mark mark = {};
 };
 
 /// A read and checked experiment file (contract section 3).

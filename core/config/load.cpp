@@ -40,6 +40,18 @@ void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
   }
 }
 
+/// Keys of the sweep as written; whether they are right is seen later.
+std::set<std::string> axes_of(const Node& root) {
+  std::set<std::string> axes;
+  const Node* sweep = root.find("sweep");
+  for (const char* kind : {"grid", "zip"}) {
+    const Node* map = sweep != nullptr ? sweep->find(kind) : nullptr;
+    if (map == nullptr) continue;
+    for (const yaml::Member& member : map->members) axes.insert(member.key);
+  }
+  return axes;
+}
+
 void read_sections(const Node& root, Experiment& experiment, Reading& reading) {
   yaml::Fields fields(root, "the experiment", reading.problems);
   read_head(fields, experiment, reading);
@@ -84,7 +96,8 @@ Experiment load(const std::filesystem::path& file, const std::vector<std::string
   const Document document = read_document(file, edits, problems);
   if (!document.complete) throw ConfigError(std::move(problems));
 
-  Reading reading{.folder = file.parent_path(), .problems = problems};
+  Reading reading{
+      .folder = file.parent_path(), .problems = problems, .axes = axes_of(document.root)};
   read_sections(document.root, experiment, reading);
   if (!problems.empty()) {
     std::stable_sort(problems.begin(), problems.end(), [](const Problem& a, const Problem& b) {

@@ -52,10 +52,11 @@ struct Resolved {
 
 class Planner {
  public:
-  Planner(const Experiment& experiment, const Describe& describe)
+  Planner(const Experiment& experiment, const Describe& describe, const Refuse& refuse)
       : experiment_(experiment),
         describe_(describe),
         whole_models_(has_models(experiment)),
+        refuse_(refuse),
         axes_(axis_names(experiment)),
         points_(sweep_points(experiment)) {}
 
@@ -77,6 +78,8 @@ class Planner {
     }
     fail_on_problems();
     fail_if_nothing_runs();
+    warn_of_idle_exclusions();
+    warn_of_idle_layers();
     warn_of_shared_cells(plan_);
     put_samples_together(plan_, datasets_of_cells_);
     return std::move(plan_);
@@ -147,13 +150,16 @@ class Planner {
     }
   }
 
-  const Resolved& resolve(const Place& place, int64_t head_dim) {
+  const Resolved& resolve(const Place& place, const DatasetInfo& data) {
+    const int64_t head_dim = data.head_dim;
     const MethodUse& use = experiment_.methods[place.method];
     const auto& rules = use.recipe.layers;
     const auto rule = std::find_if(rules.begin(), rules.end(), [&](const method::LayerRule& one) {
       return one.first <= place.layer && place.layer <= one.last;
     });
-    const auto key = std::tuple(place.method, place.point, rule - rules.begin(), head_dim);
+    if (rule != rules.end()) met_layers_.insert({place.method, rule - rules.begin()});
+    const auto key = std::tuple(place.method, place.point, rule - rules.begin(), head_dim,
+                                data.q_heads, data.kv_heads, data.dtype);
     const auto found = resolved_.find(key);
     if (found != resolved_.end()) return found->second;
 
@@ -163,14 +169,23 @@ class Planner {
     result.canonical = method::canonical(result.recipe, head_dim);
     result.requested = method::requested(result.recipe, head_dim);
     result.unsupported = method::unsupported(result.recipe, head_dim);
+    if (!result.unsupported) {
+      result.unsupported = refuse_(experiment_.backend, result.recipe, data);
+    }
     result.needs_calibration = method::needs_calibration(result.recipe);
     result.uses_seed = method::uses_seed(result.recipe);
     result.notes = method::notes(result.recipe, head_dim);
     // A whole model's cell holds the recipes of all its layers.
-    for (const method::LayerRule& one : result.recipe.layers) {
+    for (size_t i = 0; i < result.recipe.layers.size(); ++i) {
+      const method::LayerRule& one = result.recipe.layers[i];
+      if (one.first < data.model_layers)
+        met_layers_.insert({place.method, static_cast<ptrdiff_t>(i)});
       const std::string layers = fmt::format("{}-{}", one.first, one.last);
       result.canonical["layers"][layers] = method::canonical(one.recipe, head_dim);
       if (!result.unsupported) result.unsupported = method::unsupported(one.recipe, head_dim);
+      if (!result.unsupported) {
+        result.unsupported = refuse_(experiment_.backend, one.recipe, data);
+      }
       result.needs_calibration |= method::needs_calibration(one.recipe);
       result.uses_seed |= method::uses_seed(one.recipe);
     }
@@ -211,7 +226,7 @@ class Planner {
     DatasetItem item = at_point(experiment_.datasets[place.dataset], axes_, points_[place.point]);
     item.layers = {place.layer};
     const DatasetInfo& known = info(item);
-    const Resolved& resolved = resolve(place, known.head_dim);
+    const Resolved& resolved = resolve(place, known);
     const auto& calibration = item.calibration.empty() ? experiment_.calibration : item.calibration;
     const bool calibrates = resolved.needs_calibration && !calibration.empty();
 
@@ -276,10 +291,11 @@ class Planner {
                           .warnings = resolved.notes});
   }
 
-  void decide(const Place& place, const Resolved& resolved, Cell& cell) const {
-    if (auto reason = excluded(experiment_, place, points_[place.point])) {
+  void decide(const Place& place, const Resolved& resolved, Cell& cell) {
+    if (auto exclusion = exclusion_of(experiment_, place, points_[place.point])) {
+      met_exclusions_.insert(*exclusion);
       cell.state = CellState::excluded;
-      cell.reason = *reason;
+      cell.reason = experiment_.excludes[*exclusion].reason;
     } else if (auto refused = refused_shape(cell.dataset)) {
       cell.state = CellState::unsupported;
       cell.reason = *refused;
@@ -351,6 +367,31 @@ class Planner {
     return sweep;
   }
 
+  void warn(const Mark& mark, const std::string& message) {
+    plan_.warnings.push_back(Problem{mark.file, mark.line, mark.column, message}.text());
+  }
+
+  /// An exclusion behind another one that covers its rows too is idle as well.
+  void warn_of_idle_exclusions() {
+    for (size_t i = 0; i < experiment_.excludes.size(); ++i) {
+      if (met_exclusions_.contains(i)) continue;
+      warn(experiment_.excludes[i].mark,
+           fmt::format("the exclusion {} leaves nothing out", experiment_.excludes[i].when.dump()));
+    }
+  }
+
+  void warn_of_idle_layers() {
+    for (size_t method = 0; method < experiment_.methods.size(); ++method) {
+      const MethodUse& use = experiment_.methods[method];
+      for (size_t i = 0; i < use.recipe.layers.size(); ++i) {
+        if (met_layers_.contains({method, static_cast<ptrdiff_t>(i)})) continue;
+        const method::LayerRule& rule = use.recipe.layers[i];
+        warn(use.mark, fmt::format("'layers' of method '{}': no dataset has a layer in {}-{}",
+                                   use.label, rule.first, rule.last));
+      }
+    }
+  }
+
   void fail_if_nothing_runs() {
     if (std::any_of(plan_.cells.begin(), plan_.cells.end(),
                     [](const Cell& cell) { return cell.state == CellState::run; })) {
@@ -380,13 +421,18 @@ class Planner {
   const Experiment& experiment_;
   const Describe& describe_;
   const bool whole_models_;
+  const Refuse& refuse_;
   const std::vector<std::string> axes_;
   const std::vector<Point> points_;
   Plan plan_;
   std::vector<Problem> problems_;
   std::set<std::string> told_;
   std::map<std::string, DatasetInfo> infos_;  // node-based: references stay valid
-  std::map<std::tuple<size_t, size_t, ptrdiff_t, int64_t>, Resolved> resolved_;
+  std::map<std::tuple<size_t, size_t, ptrdiff_t, int64_t, int64_t, int64_t, DType>, Resolved>
+      resolved_;
+  std::set<size_t> met_exclusions_;  // that some row is left out by
+  std::set<std::pair<size_t, ptrdiff_t>>
+      met_layers_;  // methods with layer rules that hold somewhere
   std::map<std::string, std::string> hashes_;
   std::map<std::tuple<const DatasetInfo*, const DatasetInfo*, int64_t>, std::string> overlaps_;
   std::map<std::string, size_t> cells_;
@@ -395,11 +441,11 @@ class Planner {
 
 }  // namespace
 
-Plan make_plan(const Experiment& experiment, const Describe& describe) {
+Plan make_plan(const Experiment& experiment, const Describe& describe, const Refuse& refuse) {
   if (count_points(experiment, kMostRows) > kMostRows) {
     refuse_size(experiment, fmt::format("more than {}", kMostRows));
   }
-  return Planner(experiment, describe).run();
+  return Planner(experiment, describe, refuse).run();
 }
 
 }  // namespace kvlab::config

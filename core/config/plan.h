@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,11 @@ struct DatasetInfo {
 
 /// Reads the shape of a dataset item. Throws Error where the file is missing or wrong.
 using Describe = std::function<DatasetInfo(const DatasetItem&)>;
+
+/// Why a backend cannot take a recipe on data of this shape and type, as a sentence; nothing where
+/// it can.
+using Refuse = std::function<std::optional<std::string>(
+    const std::string& backend, const method::Recipe& recipe, const DatasetInfo& data)>;
 
 /// A synthetic calibration set is drawn from this seed, whatever the cell's: rotations belong to a
 /// model, not to a text.
@@ -72,6 +78,7 @@ struct Plan {
   std::vector<std::string> axes;
   std::vector<Cell> cells;
   std::vector<Row> rows;
+  std::vector<std::string> warnings;  // of the experiment as a whole, each with its place
 };
 
 /// Expands an experiment to cells and rows (contract section 3): sweeps, exclusions, coinciding
@@ -80,7 +87,8 @@ struct Plan {
 /// once, with the first seed and seed_used false. Reads the files of `rotate: file:PATH` to know
 /// their content. Throws ConfigError where an axis has no effect on any method, a layer does not
 /// exist, calibration is missing or does not fit, or nothing is left to run; Error where the
-/// backend or a measure cannot be had.
-Plan make_plan(const Experiment& experiment, const Describe& describe);
+/// backend or a measure cannot be had. Exclusions and layers of a method that meet no row are
+/// warnings: `--set` may have taken away what they are about.
+Plan make_plan(const Experiment& experiment, const Describe& describe, const Refuse& refuse);
 
 }  // namespace kvlab::config

@@ -65,7 +65,7 @@ void read_synthetic(yaml::Fields& fields, const Node& node, DatasetItem& item, R
     }
     item.params[param.key] = std::move(value);
   }
-  item.label = get_text(item.params, "pattern");
+  item.label = reading.axes.contains("pattern") ? "synthetic" : get_text(item.params, "pattern");
   if (auto refused = data::refuse_synthetic(item.params)) {
     // The sentence begins with the key that it is about.
     const Node* at = node.find(refused->substr(0, refused->find(':')));
@@ -116,9 +116,11 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
 }
 
 /// Parameters in which the items differ, as a suffix for the label of each.
-std::vector<std::string> differing_params(const std::vector<const DatasetItem*>& items) {
+std::vector<std::string> differing_params(const std::vector<const DatasetItem*>& items,
+                                          const std::set<std::string>& axes) {
   std::vector<std::string> suffixes(items.size());
   for (const Param& param : data::synthetic_params()) {
+    if (axes.contains(param.key)) continue;
     std::set<std::string> values;
     for (const DatasetItem* item : items) {
       if (item->params.contains(param.key)) values.insert(item->params.at(param.key).dump());
@@ -140,10 +142,10 @@ std::map<std::string, std::vector<DatasetItem*>> by_label(std::vector<DatasetIte
 
 /// Tables show the label alone, so two items must not share one: first by folder or parameters,
 /// then by number.
-void make_labels_unique(std::vector<DatasetItem>& items) {
+void make_labels_unique(std::vector<DatasetItem>& items, const std::set<std::string>& axes) {
   for (auto& [label, group] : by_label(items)) {
     if (group.size() < 2) continue;
-    const auto suffixes = differing_params({group.begin(), group.end()});
+    const auto suffixes = differing_params({group.begin(), group.end()}, axes);
     for (size_t i = 0; i < group.size(); ++i) {
       const std::string folder = group[i]->path.parent_path().filename().string();
       group[i]->label = folder.empty() ? label + suffixes[i] : folder + "/" + label;
@@ -170,7 +172,7 @@ std::vector<DatasetItem> read_datasets(const Node& node, Reading& reading) {
     read(node, "the dataset");
   }
   check_sources(items, reading);
-  make_labels_unique(items);
+  make_labels_unique(items, reading.axes);
   return items;
 }
 

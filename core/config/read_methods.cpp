@@ -31,7 +31,7 @@ class MethodReader {
   std::vector<MethodUse> read(const Node& list) {
     if (!list.is_list() || list.items.empty()) {
       yaml::report(reading_.problems, list,
-                   "'methods' must be a list of ids or recipes, found " + found(list));
+                   "'methods' must be a list of ids or recipes, found " + yaml::describe(list));
       return {};
     }
     for (const Node& node : list.items) add(node);
@@ -39,10 +39,6 @@ class MethodReader {
   }
 
  private:
-  static std::string found(const Node& list) {
-    return list.is_list() ? "an empty list" : yaml::describe(list);
-  }
-
   void add(const Node& node) {
     const size_t before = reading_.problems.size();
     MethodUse use;

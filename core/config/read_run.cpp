@@ -98,7 +98,7 @@ std::vector<std::string> read_measure(const Node& node, const Experiment& experi
   if (!node.is_list() || node.items.empty()) {
     yaml::report(reading.problems, node,
                  "'measure' must be a list of " + join(metrics::measures()) + ", found " +
-                     (node.is_list() ? "an empty list" : yaml::describe(node)));
+                     yaml::describe(node));
   }
   for (const Node& item : node.items) {
     const auto word = yaml::read_text(item, "measure", reading.problems);
@@ -117,8 +117,7 @@ std::vector<int64_t> read_seeds(const Node& node, Reading& reading) {
   std::vector<int64_t> seeds;
   if (!node.is_list() || node.items.empty()) {
     yaml::report(reading.problems, node,
-                 std::string("'seeds' must be a list of whole numbers, found ") +
-                     (node.is_list() ? "an empty list" : yaml::describe(node)));
+                 "'seeds' must be a list of whole numbers, found " + yaml::describe(node));
   }
   for (const Node& item : node.items) {
     const auto seed = yaml::read_int(item, "seeds", reading.problems, 0);

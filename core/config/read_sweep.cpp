@@ -84,10 +84,9 @@ std::vector<SweepAxis> read_axes(const Node& node, const std::string& what,
     SweepAxis axis{
         .key = member.key, .values = {}, .mark = {member.value.file, member.line, member.column}};
     if (!member.value.is_list() || member.value.items.empty()) {
-      yaml::report(
-          reading.problems, member.value,
-          fmt::format("axis '{}' must be a list of values, found {}", member.key,
-                      member.value.is_list() ? "an empty list" : yaml::describe(member.value)));
+      yaml::report(reading.problems, member.value,
+                   fmt::format("axis '{}' must be a list of values, found {}", member.key,
+                               yaml::describe(member.value)));
     }
     for (const Node& value : member.value.items) read_value(value, axis, reading);
     axes.push_back(std::move(axis));
@@ -198,6 +197,7 @@ std::vector<Exclude> read_excludes(const Node& node, const Experiment& experimen
   }
   for (const Node& item : node.items) {
     Exclude exclude;
+    exclude.mark = mark_of(item);
     yaml::Fields fields(item, "an exclusion", reading.problems);
     if (!item.is_map()) continue;
     if (const Node* when = fields.get("when")) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ namespace kvlab::config {
 struct Reading {
   std::filesystem::path folder;  // of the experiment file
   yaml::Problems& problems;
+  std::set<std::string> axes = {};  // of the sweep: what an item says of them holds nowhere
 };
 
 /// The node's place.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -48,43 +49,58 @@ std::string averaging(const store::Results& results, const Layout& layout) {
   return over.empty() ? "" : "mean over " + join(over);
 }
 
-/// Shape of the data in the words of a cell's configuration.
-std::string shape_of(const json& dataset) {
-  Words parts;
-  const auto add = [&](const char* key, const char* format) {
-    const auto found = dataset.find(key);
-    if (found != dataset.end() && !found->is_null()) {
-      parts.push_back(fmt::format(fmt::runtime(format), store::axis_text(*found)));
+/// What cells say of the shape of their data, each key with all its values: a sweep may change
+/// them.
+class Shape {
+ public:
+  void add(const json& dataset) {
+    for (size_t i = 0; i < kKeys.size(); ++i) {
+      const auto found = dataset.find(kKeys[i].first);
+      if (found != dataset.end() && !found->is_null()) {
+        add_once(&values_[i], store::axis_text(*found));
+      }
     }
-  };
-  add("head_dim", "head_dim {}");
-  add("layers", "{} layers");
-  add("kv_heads", "{} KV heads");
-  add("q_heads", "{} query heads");
-  add("tokens", "{} tokens");
-  add("dtype", "{}");
-  return join(parts);
-}
+  }
+
+  std::string text() const {
+    Words parts;
+    for (size_t i = 0; i < kKeys.size(); ++i) {
+      if (values_[i].empty()) continue;
+      parts.push_back(fmt::format(fmt::runtime(kKeys[i].second), join(values_[i], "/")));
+    }
+    return join(parts);
+  }
+
+ private:
+  static constexpr std::array<std::pair<const char*, const char*>, 6> kKeys = {
+      {{"head_dim", "head_dim {}"},
+       {"layers", "{} layers"},
+       {"kv_heads", "{} KV heads"},
+       {"q_heads", "{} query heads"},
+       {"tokens", "{} tokens"},
+       {"dtype", "{}"}}};
+  std::array<Words, kKeys.size()> values_;
+};
 
 /// A line for each shape of data: its datasets and how many layers of them there are.
 void add_datasets(const store::Results& results, Words* lines) {
   std::map<std::string, std::set<int64_t>> layers;
-  std::map<std::string, std::string> shapes;
+  std::map<std::string, Shape> shapes;
+  std::set<std::string> seen;  // cells
   Words names;
   for (const store::SummaryRow& row : results.rows) {
     add_once(&names, row.dataset);
     layers[row.dataset].insert(row.layer);
-    if (shapes[row.dataset].empty()) {
-      const json config = config_of(results, row);
-      if (config.is_object() && config.contains("dataset") && config["dataset"].is_object()) {
-        shapes[row.dataset] = shape_of(config["dataset"]);
-      }
+    if (!seen.insert(row.cell).second) continue;
+    const json config = config_of(results, row);
+    if (config.is_object() && config.contains("dataset") && config["dataset"].is_object()) {
+      shapes[row.dataset].add(config["dataset"]);
     }
   }
   Words texts;
   std::map<std::string, Words> holders;
   for (const std::string& name : names) {
-    std::string text = shapes[name];
+    std::string text = shapes[name].text();
     // A whole model's rows stand on layer −1, and its shape names its layers.
     if (layers[name] != std::set<int64_t>{-1} || text.empty()) {
       if (!text.empty()) text += ", ";

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "cache/packed_format.h"
 #include "data/capture_info.h"
 #include "data/file_hash.h"
 #include "data/synthetic.h"
@@ -82,6 +83,19 @@ config::DatasetInfo describe(const config::DatasetItem& item, const config::Prob
   info.content = found.content;
   info.token_ids = found.token_ids;
   return info;
+}
+
+config::Plan make_plan(const config::Experiment& experiment) {
+  const auto described = [&](const config::DatasetItem& item) {
+    return describe(item, experiment.probes);
+  };
+  const auto refuse = [](const std::string& backend, const method::Recipe& recipe,
+                         const config::DatasetInfo& data) -> std::optional<std::string> {
+    if (backend == "reference") return std::nullopt;
+    if (auto reason = cache::heads_refusal(data.q_heads, data.kv_heads)) return reason;
+    return cache::packed_refusal(recipe.settings, data.head_dim, data.dtype);
+  };
+  return config::make_plan(experiment, described, refuse);
 }
 
 }  // namespace kvlab::run

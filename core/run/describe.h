@@ -19,4 +19,7 @@ config::DatasetInfo describe(const config::DatasetItem& item, const config::Prob
 at::Tensor passage(const config::DatasetItem& item);
 model::Needles needles(const config::DatasetItem& item);
 
+/// The experiment's plan, with its datasets described and what its backend cannot take left out.
+config::Plan make_plan(const config::Experiment& experiment);
+
 }  // namespace kvlab::run

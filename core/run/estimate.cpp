@@ -13,7 +13,11 @@ namespace {
 constexpr double seconds_per_cell = 0.02;
 constexpr double seconds_per_element =
     60e-9;  // of keys and values: transform, encode, decode, errors
-constexpr double seconds_per_weight = 70e-9;     // of the attention matrix of the probes
+/// Of the attention matrix of the probes. Kernels are twice as fast; `cuda` counts as `cpu`, since
+/// most of a cell's time is spent beside them.
+double seconds_per_weight(const std::string& backend) {
+  return backend == "reference" ? 70e-9 : 35e-9;
+}
 constexpr double seconds_per_learning = 6.0;     // one layer of a learned rotation
 constexpr double seconds_per_product = 120e-12;  // a weight times a token of a whole model
 constexpr int64_t bytes_per_cell = 24 << 10;
@@ -35,7 +39,8 @@ double cell_seconds(const config::Cell& cell) {
       cell.probes.placement == "all" ? of("tokens") : static_cast<double>(cell.probes.count);
   const double elements = 2 * of("batch") * of("kv_heads") * of("tokens") * of("head_dim");
   const double weights = of("batch") * of("q_heads") * probes * of("tokens");
-  return seconds_per_cell + seconds_per_element * elements + seconds_per_weight * weights;
+  return seconds_per_cell + seconds_per_element * elements +
+         seconds_per_weight(cell.backend) * weights;
 }
 
 bool is_learned(const config::Cell& cell) {

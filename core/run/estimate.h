@@ -11,7 +11,7 @@ struct Estimate {
   int64_t bytes = 0;   // of the results file
 };
 
-/// A guess from the sizes of the selected cells, with rates measured on two cores of a 2023 server
+/// A guess from the sizes of these cells, with rates measured on two cores of a 2023 server
 /// processor.
 Estimate estimate(const config::Plan& plan, const std::vector<size_t>& cells,
                   const Options& options);

@@ -51,7 +51,9 @@ struct Shared {
   std::deque<size_t> to_do;
   std::deque<Event> events;
   int64_t workers = 0;
-  bool stopping = false;
+  int64_t storing = 0;     // workers that write a finished cell
+  bool stopping = false;   // no cell is begun any more
+  bool abandoned = false;  // nor stored
 
   void tell(Event event) {
     const std::lock_guard lock(mutex);
@@ -66,6 +68,19 @@ struct Shared {
     const size_t cell = to_do.front();
     to_do.pop_front();
     return cell;
+  }
+
+  /// Whether a finished cell may be written now; end_storing() must follow.
+  bool begin_storing() {
+    const std::lock_guard lock(mutex);
+    if (!abandoned) ++storing;
+    return !abandoned;
+  }
+
+  void end_storing() {
+    const std::lock_guard lock(mutex);
+    --storing;
+    changed.notify_all();
   }
 
   void leave() {
@@ -87,12 +102,19 @@ void compute_and_store(Shared& shared, size_t index) {
   };
   const store::CellResult result = compute(cell, shared.inputs, learning);
   shared.inputs.release(cell);
-  store::write_part(shared.output, result);
-  shared.tell({.kind = Event::Kind::finished,
-               .cell = index,
-               .status = result.status,
-               .reason = result.reason,
-               .seconds = result.seconds});
+  if (!shared.begin_storing()) return;
+  try {
+    store::write_part(shared.output, result);
+    shared.tell({.kind = Event::Kind::finished,
+                 .cell = index,
+                 .status = result.status,
+                 .reason = result.reason,
+                 .seconds = result.seconds});
+  } catch (...) {
+    shared.end_storing();
+    throw;
+  }
+  shared.end_storing();
 }
 
 void work(const std::shared_ptr<Shared>& shared, int threads) {
@@ -153,6 +175,11 @@ store::Results earlier(const config::Experiment& experiment) {
   return results;
 }
 
+bool is_complete(const store::Results& results, const Cell& cell, const Options& options) {
+  const auto found = results.cells.find(cell.id);
+  return !options.rerun && found != results.cells.end() && found->second.status == "complete";
+}
+
 /// Hands out cells to workers and waits for them, telling the observer what happens.
 class Watch {
  public:
@@ -170,12 +197,18 @@ class Watch {
     std::unique_lock lock(shared_->mutex);
     while (true) {
       shared_->changed.wait_for(lock, std::chrono::milliseconds(50));
+      const bool stopped = stop;
+      if (stopped) {
+        // Cells under way are abandoned, but one that is being stored is waited for, and counted.
+        shared_->abandoned = true;
+        shared_->changed.wait(lock, [&] { return shared_->storing == 0; });
+      }
       std::deque<Event> events = std::exchange(shared_->events, {});
       const bool over = shared_->workers == 0;
-      if (stop || !broken_.empty()) shared_->stopping = true;
+      if (stopped || !broken_.empty()) shared_->stopping = true;
       lock.unlock();
       for (const Event& event : events) tell(event);
-      if (stop) {
+      if (stopped && outcome_.left > 0) {
         outcome_.interrupted = true;
         return;
       }
@@ -239,6 +272,16 @@ std::vector<size_t> selected(const config::Plan& plan, const Options& options) {
   return {all.begin() + bound(options.shard - 1), all.begin() + bound(options.shard)};
 }
 
+std::set<std::string> stored(const config::Experiment& experiment, const config::Plan& plan,
+                             const Options& options) {
+  const store::Results results = earlier(experiment);
+  std::set<std::string> ids;
+  for (const Cell& cell : plan.cells) {
+    if (is_complete(results, cell, options)) ids.insert(cell.id);
+  }
+  return ids;
+}
+
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop) {
   if (auto reason = cache::missing_backend(experiment.backend)) throw Error(*reason);
@@ -249,10 +292,6 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
         "this file system has no locks: nothing keeps a second run from writing the same file");
   }
   store::Results results = earlier(experiment);
-  const auto is_complete = [&](const Cell& cell) {
-    const auto found = results.cells.find(cell.id);
-    return !options.rerun && found != results.cells.end() && found->second.status == "complete";
-  };
 
   Outcome outcome;
   auto shared = std::make_shared<Shared>(plan, experiment.output);
@@ -268,7 +307,7 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
     } else if (cell.state == CellState::unsupported) {
       ++outcome.unsupported;
       state(cell, "unsupported", cell.reason);
-    } else if (is_complete(cell)) {
+    } else if (is_complete(results, cell, options)) {
       ++outcome.complete;
       ++outcome.reused;
     } else {

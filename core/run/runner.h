@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,11 @@ struct Outcome {
 
 /// Cells that options select, as indices into plan.cells.
 std::vector<size_t> selected(const config::Plan& plan, const Options& options);
+
+/// Ids of the plan's cells that an earlier run left complete in `experiment.output`; none with
+/// options.rerun. Throws Error where that file holds another experiment.
+std::set<std::string> stored(const config::Experiment& experiment, const config::Plan& plan,
+                             const Options& options);
 
 /// Runs the cells of a plan that are not yet complete in `experiment.output` and stores each as it
 /// is finished. A raised `stop` ends it: what is finished is stored, cells under way are abandoned

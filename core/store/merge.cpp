@@ -23,6 +23,13 @@ std::string attribute_of(const Results& results, const std::string& name) {
   return found == results.attributes.end() ? "" : found->second;
 }
 
+/// Equal as far as runs with other numbers of threads are apart from their last bits.
+bool agree(double a, double b) {
+  constexpr double kRelative = 1e-6;
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  return a == b || std::abs(a - b) <= kRelative * std::max(std::abs(a), std::abs(b));
+}
+
 /// The first metric in which two results of one cell differ, as a sentence. Times always differ and
 /// are left out.
 std::string disagreement(const CellResult& a, const CellResult& b, const fs::path& path_a,
@@ -32,8 +39,7 @@ std::string disagreement(const CellResult& a, const CellResult& b, const fs::pat
     if (info && info->measure == "kernel_time") continue;
     const auto other = b.scalars.find(name);
     if (other == b.scalars.end()) continue;
-    const bool both_nan = std::isnan(value) && std::isnan(other->second);
-    if (value != other->second && !both_nan) {
+    if (!agree(value, other->second)) {
       return fmt::format(
           "two results of this cell differ: {} is {} in {} and {} in {}; the first is kept", name,
           value, path_a.string(), other->second, path_b.string());
@@ -58,6 +64,32 @@ class Merger {
     paths_.push_back(path);
     for (const SummaryRow& row : input.results.rows) add_row(row);
     for (auto& [id, cell] : input.results.cells) add_cell(id, cell, path, input.sources.at(id));
+  }
+
+  /// Throws Error where `out`, which is no input, holds something that the merged file would not.
+  void check_loses_nothing(const fs::path& out) const {
+    if (!fs::exists(out)) return;
+    const Results old = load(out, Detail::light).results;
+    const std::string difference =
+        experiment_difference(results_.experiment_resolved, old.experiment_resolved,
+                              paths_.front().string(), out.string());
+    if (!difference.empty()) {
+      throw Error(
+          fmt::format("{}: is there already and holds another experiment ({}): choose another "
+                      "output, or remove it",
+                      out.string(), difference));
+    }
+    const auto lost = std::count_if(old.cells.begin(), old.cells.end(), [&](const auto& entry) {
+      const auto found = results_.cells.find(entry.first);
+      return entry.second.status == "complete" &&
+             (found == results_.cells.end() || found->second.status != "complete");
+    });
+    if (lost > 0) {
+      throw Error(
+          fmt::format("{}: is there already, with {} complete cells that no input has: name it "
+                      "among the inputs, or choose another output",
+                      out.string(), lost));
+    }
   }
 
   MergeReport write(const fs::path& out, const std::map<std::string, std::string>& attributes) {
@@ -163,6 +195,7 @@ MergeReport merge(const fs::path& out, const std::vector<fs::path>& inputs,
   }
   Merger merger;
   for (const fs::path& input : inputs) merger.add(input);
+  if (!is_input) merger.check_loses_nothing(out);
   const MergeReport report = merger.write(out, attributes);
   remove_parts(out, parts);
   return report;

@@ -31,9 +31,11 @@ Status status(const fs::path& path, const std::string& code_version) {
   std::set<std::string> referred;
   for (const SummaryRow& row : results.rows) {
     if (!referred.insert(row.cell).second) continue;
-    const State state = state_of(results, row);
+    State state = state_of(results, row);
+    // While a run writes the file they are still to come.
+    if (state.status == "interrupted" && !status.running.empty()) state = {"pending", ""};
     ++status.cells_by_state[state.status];
-    if (state.status != "complete") {
+    if (state.status != "complete" && state.status != "pending") {
       ++status.reasons[fmt::format("{}: {}", state.status, state.reason)];
     }
   }

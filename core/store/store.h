@@ -52,8 +52,9 @@ struct MergeReport {
 
 /// Shards or partial runs of one experiment into one file with the summary of one run. `attributes`
 /// (created, argv, host …) replace those of the inputs. Complete cells are preferred; complete ones
-/// that disagree give a warning. Throws Error where the inputs come from different experiments
-/// (naming the first difference) or code versions.
+/// that disagree by more than another number of threads explains give a warning. Throws Error where
+/// `out` is there, no input, and holds complete cells that no input has; where the inputs come from
+/// different experiments (naming the first difference) or code versions.
 MergeReport merge(const std::filesystem::path& out,
                   const std::vector<std::filesystem::path>& inputs,
                   const std::map<std::string, std::string>& attributes = {});
@@ -70,7 +71,7 @@ struct Status {
   std::string code_version;  // of the file
   int64_t rows = 0;
   int64_t cells = 0;                              // that rows refer to
-  std::map<std::string, int64_t> cells_by_state;  // of those
+  std::map<std::string, int64_t> cells_by_state;  // of those; "pending" while a run is under way
   std::map<std::string, int64_t> reasons;         // "status: reason" of those not complete
   std::vector<StaleCell> stale;
   int64_t in_parts = 0;  // finished cells not folded in yet

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
+#include <fstream>
 #include <vector>
 
 #include "base/error.h"
@@ -21,13 +24,26 @@ void copy_cells(h5::File& out, const Sources& sources) {
   }
 }
 
+/// std::filesystem::copy_file has no better word for a full disk than "Input/output error".
+void copy_bytes(const fs::path& from, const fs::path& to) {
+  std::ifstream in(from, std::ios::binary);
+  std::ofstream out(to, std::ios::binary);
+  std::vector<char> buffer(1 << 20);
+  errno = 0;
+  do {
+    in.read(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    out.write(buffer.data(), in.gcount());
+  } while (in && out);
+  out.close();
+  if (in.bad() || !out) {
+    throw Error(fmt::format("{}: cannot be written: {}", from.string(), std::strerror(errno)));
+  }
+}
+
 /// A new file that holds cells of `target`, those that `sources` names, and nothing else. Copying
 /// the file's bytes and taking out the rest is many times faster than copying thousands of groups.
 h5::File start_from(const fs::path& target, const fs::path& temp, const Sources& sources) {
-  std::error_code error;
-  fs::copy_file(target, temp, fs::copy_options::overwrite_existing, error);
-  if (error)
-    throw Error(fmt::format("{}: cannot be written: {}", target.string(), error.message()));
+  copy_bytes(target, temp);
   h5::File out = h5::File::edit(temp, target);
   out.remove("/summary");
   out.remove("/experiment");
@@ -84,7 +100,12 @@ void update_results(const fs::path& path, const Results& plan) {
 
 FoldReport fold(const fs::path& path) {
   const Loaded stored = load(path, Detail::light);
-  if (!stored.parts.files.empty()) write_file(path, stored.results, stored.sources);
+  try {
+    if (!stored.parts.files.empty()) write_file(path, stored.results, stored.sources);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}; {} finished cells stay in {}, the same command takes them in",
+                            error.what(), stored.parts.files.size(), parts_folder(path).string()));
+  }
   remove_parts(path, stored.parts);
   return {static_cast<int64_t>(stored.parts.files.size()), stored.parts.ignored};
 }

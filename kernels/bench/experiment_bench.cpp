@@ -47,9 +47,7 @@ Finished run_once(const std::filesystem::path& file, const std::vector<std::stri
   const auto begin = std::chrono::steady_clock::now();
   config::Experiment experiment = config::load(file, edits);
   experiment.output = output;
-  const config::Plan plan = config::make_plan(experiment, [&](const config::DatasetItem& item) {
-    return run::describe(item, experiment.probes);
-  });
+  const config::Plan plan = run::make_plan(experiment);
   Silent observer;
   const std::atomic<bool> never{false};
   Finished finished;

@@ -1,5 +1,7 @@
 #include "calibrate/covariance.h"
 
+#include <ATen/Parallel.h>
+
 #include <bit>
 #include <cmath>
 
@@ -215,4 +217,24 @@ TEST_CASE("zero keys weigh all tokens alike", "[covariance]") {
   sample.k = at::zeros_like(sample.k);
   const at::Tensor v = sample.v.select(1, 1).to(at::kDouble).reshape({-1, 4});
   CHECK(at::allclose(proxy_covariance(sample)[1], v.t().matmul(v) / 24, 0, 1e-13));
+}
+
+TEST_CASE("what calibration makes does not depend on the number of threads", "[covariance]") {
+  const data::Sample sample = cases::gaussian_sample({1, 3, 6, 1536, 64}, 910);
+  const auto made = [&](int threads) {
+    const int before = at::get_num_threads();
+    at::set_num_threads(threads);
+    const at::Tensor query = calibrate::query_covariance(sample);
+    std::vector<at::Tensor> all = {query, calibrate::proxy_covariance(sample, query),
+                                   calibrate::output_covariance(sample)};
+    all.push_back(calibrate::covariance_rotation(all[1], true, true));
+    all.push_back(calibrate::covariance_rotation(all[2].mean(0, true), true, true));
+    at::set_num_threads(before);
+    return all;
+  };
+  const auto one = made(1);
+  for (const int threads : {2, 3}) {
+    const auto more = made(threads);
+    for (size_t i = 0; i < one.size(); ++i) CHECK(at::equal(one[i], more[i]));
+  }
 }

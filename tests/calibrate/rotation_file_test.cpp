@@ -111,8 +111,9 @@ TEST_CASE("D47 what is no rotation is refused with its place", "[rotation_file]"
                           ContainsSubstring("not orthogonal"));
   }
   SECTION("NaN") {
-    write([](RotationFile& f) { f.layers[10].key.rotation[0][3][3] = std::nan(""); });
-    CHECK_THROWS_WITH(read_rotation_file(path), ContainsSubstring("not orthogonal"));
+    write([](RotationFile& f) { f.layers[10].key.rotation[0][3][3] = -std::nan(""); });
+    CHECK_THROWS_WITH(read_rotation_file(path),
+                      ContainsSubstring(path + ":/layer_010/key/rotation: the rotation holds NaN"));
   }
   SECTION("not square") {
     write([](RotationFile& f) { f.layers[10].value.rotation = at::zeros({2, 8, 4}, at::kDouble); });

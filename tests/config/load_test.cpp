@@ -355,6 +355,35 @@ TEST_CASE("mistakes of --set") {
   CHECK(folder.mistakes(listed, {"methods.0.label=x"}) ==
         Lines{"--set methods.0.label: 'methods.0.label' cannot be set: 'kivi' has no keys"});
   CHECK(folder.mistakes(listed, {"seeds=[1"}).size() == 1);
+  // An empty value removes what is there, and nothing else passes for that.
+  CHECK(
+      folder.mistakes(listed, {"seds="}) ==
+      Lines{
+          "--set seds: 'seds' cannot be removed, it is not set (valid: schema, dataset, methods)"});
+  CHECK(folder.mistakes(listed, {"method="}).front().ends_with("(did you mean 'methods'?)"));
+  CHECK(folder.mistakes(listed, {"dataset.1.pattrn="})
+            .front()
+            .ends_with("(did you mean 'pattern'?)"));
+  CHECK(folder.mistakes(listed, {"probes.count="}).size() == 1);
+  CHECK(folder.mistakes(listed, {"dataset.1.pattern="}).empty());
+}
+
+TEST_CASE("what is empty is called so, and a cycle of includes is one mistake") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes("schema: 1\ndataset: {source: synthetic}\nmethods: [kivi]\n"
+                        "exclude: [{when: {}, reason: x}]\n") ==
+        Lines{"e.yaml:4:18: 'when' must be a map of what to leave out, found an empty map"});
+  folder.write("c.h5", "");
+  CHECK(folder.mistakes("schema: 1\ndataset: {source: capture, path: c.h5, layers: []}\n"
+                        "methods: [kivi]\n") ==
+        Lines{"e.yaml:2:48: 'layers' must be all or a list of numbers, found an empty list"});
+  CHECK(folder
+            .mistakes("schema: 1\ndataset: {source: synthetic, key_norm: -.nan}\n"
+                      "methods: [kivi]\n")
+            .size() == 1);
+  folder.write("a.yaml", "include: e.yaml\n");
+  CHECK(folder.mistakes("include: a.yaml\nschema: 1\n") ==
+        Lines{"a.yaml:1:10: 'e.yaml' includes itself"});
 }
 
 TEST_CASE("the resolved text reads back to the same experiment") {

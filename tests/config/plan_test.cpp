@@ -269,3 +269,55 @@ TEST_CASE_METHOD(Fixture,
   experiment.backend = "cpu";
   CHECK(data.plan(experiment).cells.front().config.at("backend") == "cpu");
 }
+
+TEST_CASE_METHOD(Fixture, "what a backend cannot take is known to the plan") {
+  data.refuse = [](const std::string& backend, const method::Recipe& recipe,
+                   const config::DatasetInfo& info) -> std::optional<std::string> {
+    if (backend != "cpu" || recipe.id != "kivi" || info.dtype != DType::fp32) return std::nullopt;
+    return "no kernel";
+  };
+  const std::string text = R"(schema: 1
+dataset: [{source: synthetic, dtype: fp32}, {source: synthetic, dtype: bf16}]
+methods: [kivi, bf16]
+)";
+  CHECK(states(plan(text)) == Lines{"run", "run", "run", "run"});
+  CHECK(states(plan(text + "backend: cpu\n")) ==
+        Lines{"unsupported: no kernel", "run", "run", "run"});
+  CHECK(mistakes(kSynthetic + "methods: [kivi]\nbackend: cpu\nsweep: {grid: {dtype: [fp32]}}\n")
+            .front() == "nothing is left to run:");
+}
+
+TEST_CASE_METHOD(Fixture, "exclusions and layers that meet no row are warnings with their place") {
+  const auto warnings = [&](const std::string& text) {
+    Lines lines;
+    for (std::string warning : plan(text).warnings) {
+      lines.push_back(warning.substr(folder.path().string().size() + 1));
+    }
+    return lines;
+  };
+  CHECK(warnings(kCapture + R"(methods:
+  - kivi
+  - {id: own, key: {rotate: hadamard}, layers: {"0-1": {use: bf16}, "10": {use: kivi}}}
+seeds: [0]
+exclude:
+  - {when: {method: kivi, layer: 3}, reason: none}
+  - {when: {method: own}, reason: met}
+  - {when: {method: own, layer: 10}, reason: behind another}
+)") == Lines{"e.yaml:9:5: the exclusion {\"layer\":3,\"method\":\"kivi\"} leaves nothing out",
+             "e.yaml:11:5: the exclusion {\"layer\":10,\"method\":\"own\"} leaves nothing out",
+             "e.yaml:6:5: 'layers' of method 'own': no dataset has a layer in 0-1"});
+  CHECK(warnings(kCapture + "methods: [kivi, quarot]\n"
+                            "exclude: [{when: {method: kivi}, reason: met}]\n")
+            .empty());
+}
+
+TEST_CASE_METHOD(Fixture, "a dataset is not named by what a sweep changes") {
+  const config::Plan swept = plan(R"(schema: 1
+dataset: [{source: synthetic, tokens: 512}, {source: synthetic, tokens: 1024, pattern: constant}]
+methods: [kivi]
+sweep: {grid: {pattern: [gaussian, constant], tokens: [512, 1024]}}
+)");
+  std::set<std::string> labels;
+  for (const config::Row& row : swept.rows) labels.insert(row.dataset);
+  CHECK(labels == std::set<std::string>{"synthetic", "synthetic #2"});
+}

@@ -20,10 +20,11 @@ class FakeData {
 
   kvlab::config::Plan plan(const kvlab::config::Experiment& experiment) {
     return kvlab::config::make_plan(
-        experiment, [&](const kvlab::config::DatasetItem& item) { return describe(item); });
+        experiment, [&](const kvlab::config::DatasetItem& item) { return describe(item); }, refuse);
   }
 
   int asked = 0;
+  kvlab::config::Refuse refuse = [](const auto&, const auto&, const auto&) { return std::nullopt; };
 
  private:
   static kvlab::config::DatasetInfo standard(const std::string& file) {

@@ -39,20 +39,32 @@ def test_cpu_measures_what_reference_measures(kvlab: Kvlab, small: Path) -> None
 
 
 def test_rows_that_a_backend_lacks_say_why(kvlab: Kvlab) -> None:
-    write(kvlab.folder, dataset=synthetic(head_dim=80), methods=["bf16", "int2_naive"], backend="cpu")
-    outcome = kvlab.ok("run", "small.yaml")
-    assert "2 unsupported" in outcome.out
-    for row in rows(kvlab.folder / "small.h5"):
-        assert row["status"] == "unsupported"
-        assert row["reason"] == (
-            "backends cpu and cuda: a head of 80 channels has no kernel, one of 64, 128 and 256 has")
+    write(kvlab.folder, dataset=[synthetic(), synthetic(head_dim=80)], methods=["bf16", "int2_naive"], backend="cpu")
+    reason = "backends cpu and cuda: a head of 80 channels has no kernel, one of 64, 128 and 256 has"
+    plan = json.loads(kvlab.ok("run", "small.yaml", "--dry-run", "--json").out)
+    assert [(cell["state"], cell["reason"]) for cell in plan["cells"]] == [("run", "")] * 2 + [("unsupported", reason)] * 2
+    assert "2 cells complete, 2 unsupported" in kvlab.ok("run", "small.yaml").out
+    assert [row["reason"] for row in rows(kvlab.folder / "small.h5")] == ["", "", reason, reason]
 
 
-def test_a_float32_capture_is_refused_in_a_sentence(kvlab: Kvlab) -> None:
-    write(kvlab.folder, dataset=synthetic(dtype="fp32"), methods=["kivi"], backend="cpu")
-    kvlab.ok("run", "small.yaml")
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_nothing_left_to_run_is_an_error_on_every_backend(backend: str, kvlab: Kvlab) -> None:
+    """A group that does not divide the head, and data that a backend has no kernel for, end alike."""
+    write(kvlab.folder, dataset=synthetic(dtype="fp32"), backend=backend,
+          methods=["kivi"] if backend == "cpu" else [{"use": "kivi", "set": {"value.codec.group": 24}}])
+    words = {"cpu": "float32 data have no kernel, windows hold 16 bits", "reference": "24"}
+    outcome = kvlab.refused("run", "small.yaml")
+    assert "nothing is left to run" in outcome.err and words[backend] in outcome.err
+
+
+def test_nothing_that_came_out_is_an_error_too(kvlab: Kvlab) -> None:
+    """What only computing shows, here a calibration too short to learn from; other shards may have more."""
+    write(kvlab.folder, methods=["optr"], calibration=synthetic(passage=1), dataset=synthetic())
+    assert kvlab("run", "small.yaml").code == 2
     (row,) = rows(kvlab.folder / "small.h5")
-    assert row["reason"] == "backends cpu and cuda: float32 data have no kernel, windows hold 16 bits"
+    assert row["status"] == "unsupported" and "too short" in row["reason"]
+    assert kvlab("run", "small.yaml", "--shard", "1/1").code == 2
+    assert kvlab("run", "small.yaml", "--shard", "2/2", "--out", "second.h5").code == 0
 
 
 def test_cuda_without_a_gpu_is_refused_before_anything_runs(kvlab: Kvlab) -> None:

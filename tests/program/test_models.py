@@ -85,8 +85,8 @@ def test_an_exact_prefill_scores_the_second_half(kvlab: Kvlab) -> None:
 
 def test_float32_data_have_no_packed_cache(kvlab: Kvlab) -> None:
     text = HEAD.replace("passages: 2", "length: 64") + "evaluation: decode\nbackend: cpu\ncache_dtype: float32\n"
-    (row,) = run(kvlab, "wide", text + "methods: [kivi]\n")
-    assert row["status"] == "unsupported" and "float32" in row["reason"]
+    (kvlab.folder / "wide.yaml").write_text(text + "methods: [kivi]\n")
+    assert "float32 data have no kernel" in kvlab.refused("run", "wide.yaml").err
 
 
 def test_needles_are_a_dataset_a_task(kvlab: Kvlab) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
 
 import h5py
+import numpy as np
 import pytest
 from capture_writer import random_layer, write_capture
 from experiment_text import synthetic, write
@@ -95,6 +98,63 @@ def test_a_table_for_a_full_disk_leaves_no_file(kvlab: Kvlab, small: Path) -> No
     assert outcome.out == "filler\n"
 
 
+def limited(folder: Path, limit: int, *arguments: str) -> Outcome:
+    """Runs a command whose files may grow no further than this."""
+    done = subprocess.run([str(program_path()), *arguments], cwd=folder, capture_output=True, text=True, timeout=120,
+                          check=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def test_results_that_find_no_room(kvlab: Kvlab) -> None:
+    """At whatever byte of the final file the disk is full: one sentence, the parts stay, and no other file is left.
+
+    HDF5 1.10 crashes when a file is closed that could not be written to its end.
+    """
+    write(kvlab.folder, measure=["error", "tokens"], dataset=synthetic(tokens=512), seeds=[0, 1, 2, 3])
+    kvlab.ok("run", "small.yaml", "--out", "whole.h5")
+    size = (kvlab.folder / "whole.h5").stat().st_size
+    with kvlab.start("run", "small.yaml", "--jobs", "1") as run:
+        assert run.wait_until(lambda: run.finished_cells() >= 8)
+        run.process.kill()
+        run.process.wait()
+    parts = {path.name for path in (kvlab.folder / "small.h5.parts").glob("[0-9a-f]*.h5")}
+    assert len(parts) >= 8
+    before = (kvlab.folder / "small.h5").read_bytes()
+    for share in (0.02, 0.2, 0.4, 0.6, 0.8, 0.97):
+        outcome = limited(kvlab.folder, int(share * size), "merge", "merged.h5", "whole.h5")
+        assert_one_sentence(outcome, "merged.h5: cannot be written: File too large")
+        outcome = limited(kvlab.folder, int(share * len(before)), "run", "small.yaml")
+        assert_one_sentence(outcome, "small.h5: cannot be written: File too large")
+        assert (kvlab.folder / "small.h5").read_bytes() == before
+        assert parts == {path.name for path in (kvlab.folder / "small.h5.parts").glob("[0-9a-f]*.h5")}
+        names = [path.name for path in kvlab.folder.rglob("*")]
+        assert not [name for name in names if name.endswith((".tmp", ".lock")) or name == "merged.h5"], names
+    kvlab.ok("run", "small.yaml")
+    assert set(states(kvlab.folder / "small.h5").values()) == {"complete"}
+
+
+def test_finished_cells_that_cannot_be_folded_in(kvlab: Kvlab) -> None:
+    """Parts are small and fit, the file of them all does not: the message says where they are."""
+    write(kvlab.folder, measure=["error", "tokens"], dataset=synthetic(tokens=512), seeds=list(range(10)))
+    kvlab.ok("run", "small.yaml", "--out", "whole.h5")
+    limit = (kvlab.folder / "whole.h5").stat().st_size - 5000
+    outcome = limited(kvlab.folder, limit, "run", "small.yaml", "--out", "small.h5")
+    assert_one_sentence(outcome, "small.h5: cannot be written: File too large", "40 finished cells stay in small.h5.parts")
+    assert len(list((kvlab.folder / "small.h5.parts").glob("[0-9a-f]*.h5"))) == 40
+    again = json.loads(kvlab.ok("run", "small.yaml", "--json").out)
+    assert (again["complete"], again["reused"]) == (40, 40)
+
+
+def test_links_that_lead_round_in_a_circle(kvlab: Kvlab, small: Path) -> None:
+    write(kvlab.folder)
+    shutil.copy(small, kvlab.folder / "good.h5")
+    (kvlab.folder / "a.h5").symlink_to("b.h5")
+    (kvlab.folder / "b.h5").symlink_to("a.h5")
+    for command in (["run", "small.yaml", "--out", "a.h5"], ["status", "a.h5"], ["merge", "a.h5", "good.h5"],
+                    ["table", "good.h5", "--out", "a.h5"]):
+        assert_one_sentence(kvlab.refused(*command), "a.h5: its symbolic links lead round in a circle")
+
+
 @pytest.mark.parametrize("kind", ["version", "text", "truncated", "capture"])
 def test_an_output_that_is_no_results_file_is_left_alone(kind: str, kvlab: Kvlab, small: Path) -> None:
     """Whatever a user has by that name, a run never writes over it."""
@@ -130,7 +190,16 @@ def test_calibrate_writes_over_nothing_but_rotations(kvlab: Kvlab, small: Path) 
     assert_one_sentence(outcome, "small.h5", "kvlab.rotation/1", "kvlab.results/1")
     assert_one_sentence(kvlab.refused("calibrate", "oscar_cov", "--data", "cal.h5", "--out", ""), "--out")
     for _ in range(2):
-        kvlab.ok("calibrate", "oscar_cov", "--data", "cal.h5", "--out", "r.h5")
+        assert "fewer than 16 x head dimension = 1024" in kvlab.ok(
+            "calibrate", "oscar_cov", "--data", "cal.h5", "--out", "r.h5").err
+
+
+def test_calibrate_refuses_what_a_run_refuses(kvlab: Kvlab) -> None:
+    """Contract section 4.4: fewer query rows than the head dimension."""
+    positions = np.arange(31)
+    write_capture(kvlab.folder / "cal.h5", {0: random_layer(0, positions=positions)}, positions=positions)
+    assert_one_sentence(kvlab.refused("calibrate", "oscar_cov", "--data", "cal.h5", "--out", "r.h5"),
+                        "62 query rows a KV head, fewer than the head dimension 64")
 
 
 def test_an_output_of_another_experiment_is_left_alone(kvlab: Kvlab, small: Path) -> None:
@@ -149,7 +218,9 @@ def test_d89_a_second_run_is_refused_and_readers_work(kvlab: Kvlab) -> None:
         assert_one_sentence(second, "small.h5: another run is writing it", f"process {run.process.pid}")
         with h5py.File(kvlab.folder / "small.h5") as file:
             assert len(file["summary/cell"]) == 5
-        assert f"being written by process {run.process.pid}" in kvlab.ok("status", "small.h5").out
+        status = kvlab.ok("status", "small.h5").out
+        assert f"being written by process {run.process.pid}" in status
+        assert re.search(r"pending +[1-5]$", status, re.MULTILINE) and "interrupted" not in status
         kvlab.ok("table", "small.h5")
         assert run.process.poll() is None, "the first run goes on"
     # Killed: the lock went with it.

@@ -6,13 +6,14 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 
 import h5py
 import pytest
 from experiment_text import synthetic, write
-from kvlab_program import Kvlab, Running
+from kvlab_program import Kvlab, Running, program_path
 from results_file import OTHER_THREADS, assert_same, rows, states
 
 KILLS = 25
@@ -179,6 +180,24 @@ def test_d87_a_signal_ends_the_run_and_the_next_goes_on(number: signal.Signals, 
     second = json.loads(kvlab.ok("run", "small.yaml", "--json").out)
     assert (second["reused"], second["complete"]) == (complete, CELLS)
     assert_same(results, uninterrupted, OTHER_THREADS)
+
+
+def test_a_signal_loses_no_cell_that_was_being_stored(kvlab: Kvlab) -> None:
+    """The count that is printed is that of the file, and no part is left outside it."""
+    write(kvlab.folder, **MANY)
+    results = kvlab.folder / "small.h5"
+    rng = random.Random(7)
+    for _ in range(8):
+        results.unlink(missing_ok=True)
+        with subprocess.Popen([str(program_path()), "run", "small.yaml", "--jobs", "2", "--json"], cwd=kvlab.folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            for _ in range(rng.randrange(2, 30)):  # a header and some cells
+                run.stderr.readline()
+            run.send_signal(signal.SIGINT)
+            out, err = run.communicate(timeout=60)
+        assert run.returncode in (0, 130), err
+        assert not Path(f"{results}.parts").exists()
+        assert json.loads(out)["complete"] == list(states(results).values()).count("complete")
 
 
 def test_d87_a_signal_within_a_long_cell_ends_it(kvlab: Kvlab) -> None:

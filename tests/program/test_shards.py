@@ -88,6 +88,20 @@ def test_merge_of_different_code_is_refused(kvlab: Kvlab, folder: Path) -> None:
     assert "0123456789abcdef" in kvlab.refused("merge", "out.h5", "a.h5", "b.h5").err
 
 
+def test_merge_replaces_no_file_that_holds_more(kvlab: Kvlab, folder: Path) -> None:
+    """A name typed wrong must cost no results; the same merge once more is welcome."""
+    for name in ("shard1", "whole"):
+        (kvlab.folder / f"{name}.h5").write_bytes((folder / f"{name}.h5").read_bytes())
+    outcome = kvlab.refused("merge", "whole.h5", "shard1.h5")
+    assert "whole.h5: is there already, with" in outcome.err and "complete cells that no input has" in outcome.err
+    write(kvlab.folder, "other.yaml", **EXPERIMENT | {"probes": {"count": 4}})
+    kvlab.ok("run", "other.yaml", "--out", "other.h5", "--shard", "1/9")
+    assert "holds another experiment (probes.count" in kvlab.refused("merge", "other.h5", "shard1.h5").err
+    kvlab.ok("merge", "whole.h5", "shard1.h5", "whole.h5")
+    assert_same(kvlab.folder / "whole.h5", folder / "whole.h5")
+    kvlab.ok("merge", "whole.h5", str(folder / "whole.h5"))
+
+
 def test_only_runs_the_named_methods(kvlab: Kvlab) -> None:
     """By id or by label; the next run adds the others and computes these no more."""
     methods = ["bf16", "kivi", {"use": "kivi", "label": "sinks", "set": {"window.sink": 4}}, "hadamard"]

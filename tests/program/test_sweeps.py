@@ -13,6 +13,13 @@ from kvlab_program import Kvlab
 from results_file import rows, states
 
 
+def test_a_table_names_all_shapes_of_swept_data(kvlab: Kvlab) -> None:
+    write(kvlab.folder, methods=["kivi"], sweep={"grid": {"tokens": [128, 256], "pattern": ["gaussian", "constant"]}})
+    kvlab.ok("run", "small.yaml")
+    assert "data: synthetic (head_dim 64, 2 KV heads, 4 query heads, 128/256 tokens, bf16, 1 layer)" in kvlab.ok(
+        "table", "small.h5").out
+
+
 def planned(kvlab: Kvlab, **changes: Any) -> dict[str, Any]:
     """Cells and number of rows without running anything."""
     write(kvlab.folder, **changes)

@@ -59,10 +59,37 @@ def test_dry_run_prints_cells_and_runs_nothing(kvlab: Kvlab) -> None:
     assert text.err == ""
 
 
+def test_dry_run_names_points_and_knows_what_is_stored(kvlab: Kvlab) -> None:
+    """Each cell by dataset, layer, label, point and seed, like the lines of progress; complete ones are no work."""
+    write(kvlab.folder, methods=[{"use": "kivi", "label": "mine"}], seeds=[0, 1],
+          sweep={"grid": {"tokens": [128, 256], "window.recent": [32, 64]}})
+    lines = kvlab.ok("run", "small.yaml", "--dry-run").out.splitlines()
+    assert len(set(line[14:] for line in lines)) == 9
+    name = "low_norm_sink layer 0, mine, tokens 256, window.recent 32, seed 1"
+    assert [name in line for line in lines].count(True) == 1
+    assert name + " complete" in kvlab.ok("run", "small.yaml", "--set", "sweep.grid.tokens=[256]", "--out", "one.h5").err
+    kvlab.ok("run", "small.yaml", "--only", "mine", "--shard", "1/2")
+    for arguments, stored in (([], 4), (["--rerun"], 0), (["--shard", "2/2"], 0)):
+        plan = json.loads(kvlab.ok("run", "small.yaml", "--dry-run", "--json", *arguments).out)
+        assert [cell["state"] for cell in plan["cells"]].count("stored") == stored
+    kvlab.ok("run", "small.yaml")
+    plan = json.loads(kvlab.ok("run", "small.yaml", "--dry-run", "--json").out)
+    assert {cell["state"] for cell in plan["cells"]} == {"stored"} and plan["estimated_bytes"] == 0
+    write(kvlab.folder, name="other")
+    assert "holds the experiment 'small'" in kvlab.refused("run", "small.yaml", "--dry-run").err
+
+
+def test_exclusions_that_meet_nothing_are_told(kvlab: Kvlab) -> None:
+    write(kvlab.folder, exclude=[{"when": {"method": "kivi", "layer": 7}, "reason": "x"}])
+    for command in (["validate", "small.yaml"], ["run", "small.yaml", "--dry-run"]):
+        assert re.search(r"^kvlab: warning: .*small.yaml:7:\d+: the exclusion .* leaves nothing out$",
+                         kvlab.ok(*command).err, re.MULTILINE)
+
+
 def test_dry_run_selects_like_a_run(kvlab: Kvlab) -> None:
     write(kvlab.folder)
     plan = json.loads(kvlab.ok("run", "small.yaml", "--dry-run", "--json", "--only", "kivi").out)
-    assert [cell["config"]["method"]["id"] for cell in plan["cells"]] == ["kivi"]
+    assert [cell["config"]["method"]["id"] for cell in plan["cells"]] == ["kivi"] and plan["rows"] == 1
 
 
 def test_validate_says_what_is_there(kvlab: Kvlab) -> None:
@@ -94,6 +121,8 @@ def test_show(method: str, kvlab: Kvlab) -> None:
     assert shown["packed"] is True
     text = kvlab.ok("show", method).out
     assert "backends (at d = 128): reference, cpu, cuda" in text
+    bits = shown["published_bits"]
+    assert f"published bits per element: {'none known' if bits is None else f'{bits:g}'}" in text
     assert shown["source"]["paper"] in text and all(sentence in text for sentence in shown["source"]["differs"])
 
 
@@ -130,7 +159,7 @@ def test_stdout_is_clean(kvlab: Kvlab) -> None:
     write(kvlab.folder)
     outcome = kvlab.ok("run", "small.yaml", "--json")
     assert json.loads(outcome.out)["complete"] == 4
-    assert len(re.findall(r"^\[\d/4\] low_norm_sink layer 0, \w+ complete \([\d.]+ s\)$", outcome.err, re.MULTILINE)) == 4
+    assert len(re.findall(r"^\[\d/4\] low_norm_sink layer 0, \w+, seed 0 complete \([\d.]+ s\)$", outcome.err, re.MULTILINE)) == 4
     table = kvlab.ok("table", "small.h5", "--format", "csv")
     records = list(csv.DictReader(io.StringIO(table.out)))
     assert len(records) == 4 and float(records[0]["wo_rel"]) >= 0

@@ -59,7 +59,7 @@ TEST_CASE("Mistakes in claims have their places") {
         std::vector<std::string>{"2: a claim needs 'source'"});
   CHECK(mistakes(replaced("{key.rotate: none}", "{}")) ==
         std::vector<std::string>{
-            "9: 'over' must be a map of a label, recipe keys or sweep axes, found a map"});
+            "9: 'over' must be a map of a label, recipe keys or sweep axes, found an empty map"});
   CHECK_THAT(mistakes(replaced("source:", "sourse:")).back(), ContainsSubstring("sourse"));
   CHECK(mistakes(replaced("claimed: lower", "claimed: equal")) ==
         std::vector<std::string>{"2: 'within' goes with 'claimed: equal', and with nothing else"});
