@@ -73,6 +73,11 @@ json datasets() {
       {{"name", "capture"},
        {"help",
         "source: capture, path: FILE.h5 (kvlab.capture/1; datasets/capture_hf.py makes one)"}});
+  list.push_back(
+      {{"name", "model"},
+       {"help",
+        "source: model, path: FOLDER, tokens: FILE.h5 or needles: FILE.h5 (a Hugging Face "
+        "folder; datasets/README.md)"}});
   return list;
 }
 

@@ -46,6 +46,7 @@ int run(int argc, char** argv) {
   kvlab::cli::add_claims(app, result);
   kvlab::cli::add_calibrate(app, result);
   kvlab::cli::add_convert(app, result);
+  kvlab::cli::add_capture(app, result);
   kvlab::cli::add_inspect(app, result);
   try {
     explain(app, argc, argv);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -58,7 +59,12 @@ void execute(const Arguments& arguments) {
   // Escape codes are for terminals; the other formats have marks of their own.
   options.emphasis = options.format != "text" || (arguments.out.empty() && wants_emphasis());
   options.code_version = code_version();
-  const store::Results results = store::read_results(arguments.file);
+  store::Results results = store::read_results(arguments.file);
+  // Intervals come from values by position, which only whole models have.
+  const auto measured = report::measured_metrics(results);
+  if (std::find(measured.begin(), measured.end(), "dnll") != measured.end()) {
+    results = store::read_results(arguments.file, store::Detail::full);
+  }
   const std::string text = report::table(results, options);
   if (arguments.out.empty()) {
     fmt::print("{}", text);

@@ -25,6 +25,7 @@ void add_merge(CLI::App& app, Exit& result);
 void add_table(CLI::App& app, Exit& result);
 void add_diff(CLI::App& app, Exit& result);
 void add_claims(CLI::App& app, Exit& result);
+void add_capture(CLI::App& app, Exit& result);
 void add_calibrate(CLI::App& app, Exit& result);
 void add_convert(CLI::App& app, Exit& result);
 void add_inspect(CLI::App& app, Exit& result);

@@ -67,7 +67,7 @@ bool same_passage(const DatasetItem& a, const DatasetItem& b) {
 }  // namespace
 
 std::string name_of(const DatasetItem& item) {
-  if (item.source == "capture") return "capture " + item.path.string();
+  if (item.source != "synthetic") return item.source + " " + item.path.string();
   return "synthetic " + get_text(item.params, "pattern");
 }
 
@@ -122,8 +122,9 @@ std::vector<std::string> calibration_warnings(const Described& calibration,
 }
 
 std::string overlap(const Described& calibration, const Described& evaluated, int64_t seed) {
-  if (calibration.item.source != evaluated.item.source) return "no";
-  if (calibration.item.source == "synthetic") {
+  const bool is_drawn = calibration.item.source == "synthetic";
+  if (is_drawn != (evaluated.item.source == "synthetic")) return "no";
+  if (is_drawn) {
     const bool same_draw = seed == kCalibrationSeed || !evaluated.info.uses_seed;
     return same_draw && same_passage(calibration.item, evaluated.item) ? "yes" : "no";
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/part.h"
 #include "method/recipe.h"
 
@@ -19,15 +20,29 @@ struct Mark {
   int column = 0;
 };
 
-/// Where samples come from: one entry of `dataset:` or `calibration:`.
+/// What a whole-model item is beside its folder, and how it is run (contract section 7).
+struct ModelRun {
+  std::filesystem::path tokens;   // kvlab.tokens/1: resolved, absolute; or
+  std::filesystem::path needles;  // kvlab.needles/1
+  std::string task;               // needles: the group of trials
+  int64_t passage = 0;
+  int64_t length = 0;                         // first tokens of the passage; 0: all
+  std::string evaluation = "teacher_forced";  // | decode
+  std::string prefill = "streaming";          // | exact
+  DType cache_dtype = DType::bf16;
+};
+
+/// Where samples come from: one entry of `dataset:` or `calibration:`; of a model item, one of its
+/// passages or tasks.
 struct DatasetItem {
-  std::string source;  // "synthetic" or "capture"
+  std::string source;  // "synthetic", "capture" or "model"
   std::string label;   // what the summary column `dataset` shows: the file's stem, or the pattern;
                        // unique in a file
   Settings params;     // synthetic: every key of data::synthetic_params()
-  std::filesystem::path path;   // capture: resolved, absolute
+  std::filesystem::path path;   // capture, model (a folder): resolved, absolute
   std::vector<int64_t> layers;  // capture: empty means all
   bool allow_nonfinite = false;
+  std::optional<ModelRun> model = {};    // set where source is "model"
   std::vector<DatasetItem> calibration;  // none or one: the item's own
   Mark mark = {};
   std::vector<Mark> layer_marks = {};  // one for each of `layers`

@@ -22,11 +22,18 @@ std::vector<std::string> sorted(std::vector<std::string> words) {
   return words;
 }
 
+json run_of(const ModelRun& run) {
+  return {{"evaluation", run.evaluation},
+          {"prefill", run.prefill},
+          {"cache_dtype", kvlab::name_of(run.cache_dtype)}};
+}
+
 /// Content of an item and what else of it decides the sample.
 json source_of(const DatasetItem& item, const DatasetInfo& info) {
   json source = {{"source", item.source}, {"content", info.content}};
   if (item.source == "synthetic") source["params"] = used_params(item);
   if (item.allow_nonfinite) source["allow_nonfinite"] = true;
+  if (item.model) source["run"] = run_of(*item.model);
   return source;
 }
 
@@ -69,6 +76,17 @@ json dataset_of(const Cell& cell, const DatasetInfo& info) {
   } else {
     dataset["path"] = cell.dataset.path.string();
     if (!info.model.empty()) dataset["model"] = info.model;
+  }
+  if (const auto& model = cell.dataset.model) {
+    dataset.update(run_of(*model));
+    if (model->needles.empty()) {
+      dataset["tokens_path"] = model->tokens.string();
+      dataset["passage"] = model->passage;
+    } else {
+      dataset["needles_path"] = model->needles.string();
+      dataset["task"] = model->task;
+    }
+    dataset["layers"] = info.model_layers;
   }
   return dataset;
 }

@@ -14,16 +14,6 @@ using yaml::Node;
 
 constexpr int64_t kSchema = 1;
 
-void refuse_whole_models(yaml::Fields& fields, Reading& reading) {
-  for (const char* key : {"evaluation", "cache_dtype", "prefill"}) {
-    if (const Node* node = fields.get(key)) {
-      yaml::report(
-          reading.problems, *node,
-          fmt::format("'{}' needs a whole-model run, which this release does not have", key));
-    }
-  }
-}
-
 void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
   if (const Node* schema = fields.get("schema")) {
     const auto version = yaml::read_int(*schema, "schema", reading.problems);
@@ -80,15 +70,16 @@ void read_sections(const Node& root, Experiment& experiment, Reading& reading) {
     experiment.excludes = read_excludes(*node, experiment, reading);
   }
   if (const Node* node = fields.get("backend")) experiment.backend = read_backend(*node, reading);
+  if (has_models(experiment)) experiment.measure = {"perplexity"};
   if (const Node* node = fields.get("measure")) {
-    experiment.measure = read_measure(*node, experiment.backend, reading);
+    experiment.measure = read_measure(*node, experiment, reading);
   }
   if (const Node* node = fields.get("probes")) experiment.probes = read_probes(*node, reading);
   if (const Node* node = fields.get("calibration")) {
     experiment.calibration.push_back(read_calibration(*node, "the calibration", reading));
   }
   if (const Node* node = fields.get("published")) read_published(*node, reading);
-  refuse_whole_models(fields, reading);
+  read_model_settings(fields, experiment, reading);
   fields.get("include");
   fields.finish([](const std::string& key) -> std::string {
     if (!method::is_recipe_key(key)) return "";

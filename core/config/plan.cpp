@@ -55,6 +55,7 @@ class Planner {
   Planner(const Experiment& experiment, const Describe& describe, const Refuse& refuse)
       : experiment_(experiment),
         describe_(describe),
+        whole_models_(has_models(experiment)),
         refuse_(refuse),
         axes_(axis_names(experiment)),
         points_(sweep_points(experiment)) {}
@@ -88,16 +89,22 @@ class Planner {
   void check_measures() const {
     if (auto refused = refused_backend(experiment_.backend)) throw Error(*refused);
     for (const std::string& measure : experiment_.measure) {
-      if (auto refused = refused_measure(measure, experiment_.backend)) throw Error(*refused);
+      if (auto refused = refused_measure(measure, experiment_)) throw Error(*refused);
     }
   }
 
   const DatasetInfo& info(const DatasetItem& item) {
     const std::string key = item.source + item.path.string() + json(item.params).dump() +
-                            (item.allow_nonfinite ? "+" : "");
+                            (item.allow_nonfinite ? "+" : "") + part_name(item);
     const auto found = infos_.find(key);
     return found != infos_.end() ? found->second
                                  : infos_.emplace(key, describe_(item)).first->second;
+  }
+
+  static std::string part_name(const DatasetItem& item) {
+    if (!item.model) return "";
+    return fmt::format("|{}|{}|{}|{}|{}", item.model->tokens.string(), item.model->passage,
+                       item.model->length, item.model->needles.string(), item.model->task);
   }
 
   /// The layers of each dataset item; a problem for each that the capture does not hold.
@@ -157,8 +164,8 @@ class Planner {
     if (found != resolved_.end()) return found->second;
 
     Resolved result;
-    result.recipe =
-        method::on_layer(at_point(use.recipe, axes_, points_[place.point]), place.layer);
+    result.recipe = at_point(use.recipe, axes_, points_[place.point]);
+    if (!whole_models_) result.recipe = method::on_layer(result.recipe, place.layer);
     result.canonical = method::canonical(result.recipe, head_dim);
     result.requested = method::requested(result.recipe, head_dim);
     result.unsupported = method::unsupported(result.recipe, head_dim);
@@ -168,6 +175,20 @@ class Planner {
     result.needs_calibration = method::needs_calibration(result.recipe);
     result.uses_seed = method::uses_seed(result.recipe);
     result.notes = method::notes(result.recipe, head_dim);
+    // A whole model's cell holds the recipes of all its layers.
+    for (size_t i = 0; i < result.recipe.layers.size(); ++i) {
+      const method::LayerRule& one = result.recipe.layers[i];
+      if (one.first < data.model_layers)
+        met_layers_.insert({place.method, static_cast<ptrdiff_t>(i)});
+      const std::string layers = fmt::format("{}-{}", one.first, one.last);
+      result.canonical["layers"][layers] = method::canonical(one.recipe, head_dim);
+      if (!result.unsupported) result.unsupported = method::unsupported(one.recipe, head_dim);
+      if (!result.unsupported) {
+        result.unsupported = refuse_(experiment_.backend, one.recipe, data);
+      }
+      result.needs_calibration |= method::needs_calibration(one.recipe);
+      result.uses_seed |= method::uses_seed(one.recipe);
+    }
     for (const std::string& axis : axes_) {
       const auto reason = method::no_effect(result.recipe, axis, head_dim);
       if (!reason) continue;
@@ -224,7 +245,9 @@ class Planner {
     inputs.seed_used = known.uses_seed || resolved.uses_seed;
     if (calibrates) {
       cell.calibration = calibration;
-      if (calibration.front().source == "capture") cell.calibration.front().layers = {place.layer};
+      if (calibration.front().source == "capture" && !whole_models_) {
+        cell.calibration.front().layers = {place.layer};
+      }
       inputs.calibration = &info(calibration.front());
     }
     const auto seeds =
@@ -294,13 +317,25 @@ class Planner {
     }
     const Described calibration{cell.calibration.front(), *inputs.calibration};
     const Described evaluated{cell.dataset, inputs.info};
-    for (const std::string& error : calibration_errors(calibration, evaluated, cell.layer)) {
-      problem(calibration.item.mark, error);
+    for (const int64_t layer : calibrated_layers(cell, inputs.info)) {
+      for (const std::string& error : calibration_errors(calibration, evaluated, layer)) {
+        problem(calibration.item.mark, error);
+      }
     }
     cell.warnings = calibration_warnings(calibration, evaluated);
     if (overlap_of(cell, inputs) == "yes") {
       cell.warnings.push_back("calibration shares tokens with the evaluation set");
     }
+  }
+
+  /// The layers that a cell needs calibration on.
+  static std::vector<int64_t> calibrated_layers(const Cell& cell, const DatasetInfo& info) {
+    if (!cell.dataset.model) return {cell.layer};
+    std::vector<int64_t> layers;
+    for (int64_t layer = 0; layer < info.model_layers; ++layer) {
+      if (method::needs_calibration(method::on_layer(cell.recipe, layer))) layers.push_back(layer);
+    }
+    return layers;
   }
 
   const std::string& overlap_of(const Cell& cell, const CellInputs& inputs) {
@@ -385,6 +420,7 @@ class Planner {
 
   const Experiment& experiment_;
   const Describe& describe_;
+  const bool whole_models_;
   const Refuse& refuse_;
   const std::vector<std::string> axes_;
   const std::vector<Point> points_;

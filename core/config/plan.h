@@ -23,7 +23,8 @@ struct DatasetInfo {
   DType dtype = DType::fp32;
   bool has_w_o = false;
   bool uses_seed = false;       // synthetic data is drawn anew for each seed
-  std::vector<int64_t> layers;  // available ones; synthetic: {0}
+  std::vector<int64_t> layers;  // available ones; synthetic: {0}; whole models: {-1}
+  int64_t model_layers = 0;     // of a whole model
   std::string model;            // a capture's, empty where its file does not say
   std::string content;  // SHA-256 of the file's bytes, or of the generator's parameters and version
   std::vector<int32_t>

@@ -81,10 +81,12 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
   item.mark = mark_of(node);
   yaml::Fields fields(node, what, reading.problems);
   if (!node.is_map()) return item;
+  std::vector<std::string> sources = {"synthetic", "capture"};
+  if (is_dataset) sources.emplace_back("model");
   const Node* source = fields.get("source");
   if (source == nullptr) {
     yaml::report(reading.problems, node,
-                 fmt::format("{} needs a 'source': synthetic or capture", what));
+                 fmt::format("{} needs a 'source': one of {}", what, join(sources)));
     return item;
   }
   item.source = yaml::read_text(*source, "source", reading.problems).value_or("");
@@ -92,15 +94,13 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
     read_capture(fields, node, is_dataset, item, reading);
   } else if (item.source == "synthetic") {
     read_synthetic(fields, node, item, reading);
-  } else if (item.source == "model") {
-    yaml::report(reading.problems, *source,
-                 "source: model needs a whole-model run, which this release does not have");
-    return item;
+  } else if (item.source == "model" && is_dataset) {
+    read_model(fields, node, item, reading);
   } else {
     if (!item.source.empty()) {
       yaml::report(reading.problems, *source,
-                   fmt::format("'source' must be one of synthetic, capture, found '{}'{}",
-                               item.source, did_you_mean(item.source, {"synthetic", "capture"})));
+                   fmt::format("'source' must be one of {}, found '{}'{}", join(sources),
+                               item.source, did_you_mean(item.source, sources)));
     }
     return item;
   }
@@ -160,14 +160,18 @@ void make_labels_unique(std::vector<DatasetItem>& items, const std::set<std::str
 
 std::vector<DatasetItem> read_datasets(const Node& node, Reading& reading) {
   std::vector<DatasetItem> items;
-  if (node.is_list()) {
-    for (const Node& item : node.items) {
-      items.push_back(read_item(item, "a dataset", true, reading));
+  const auto read = [&](const Node& item, const char* what) {
+    for (DatasetItem& one : parts_of(read_item(item, what, true, reading), item, reading)) {
+      items.push_back(std::move(one));
     }
-    if (items.empty()) yaml::report(reading.problems, node, "'dataset' is an empty list");
+  };
+  if (node.is_list()) {
+    for (const Node& item : node.items) read(item, "a dataset");
+    if (node.items.empty()) yaml::report(reading.problems, node, "'dataset' is an empty list");
   } else {
-    items.push_back(read_item(node, "the dataset", true, reading));
+    read(node, "the dataset");
   }
+  check_sources(items, reading);
   make_labels_unique(items, reading.axes);
   return items;
 }

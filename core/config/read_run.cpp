@@ -50,15 +50,28 @@ std::optional<std::string> refused_backend(const std::string& backend) {
                      did_you_mean(backend, words));
 }
 
-std::optional<std::string> refused_measure(const std::string& measure, const std::string& backend) {
-  if (contains({"perplexity", "needle", "divergence"}, measure)) {
-    return fmt::format("measure {} needs a whole-model run, which this release does not have",
-                       measure);
-  }
+std::optional<std::string> refused_measure(const std::string& measure,
+                                           const Experiment& experiment) {
   if (!contains(metrics::measures(), measure)) {
     return fmt::format("unknown measure '{}'{}", measure, yaml::hint(measure, metrics::measures()));
   }
-  if (measure == "kernel_time" && backend == "reference") {
+  const bool of_models = contains(metrics::model_measures(), measure);
+  if (of_models && !has_models(experiment)) {
+    return fmt::format("measure {} is of whole models: it needs a dataset with source: model",
+                       measure);
+  }
+  const auto holds = [&](const DatasetItem& item) {
+    return (measure == "needle") == !item.model->needles.empty();
+  };
+  if (of_models && std::none_of(experiment.datasets.begin(), experiment.datasets.end(), holds)) {
+    return fmt::format("measure {} needs a model with '{}'", measure,
+                       measure == "needle" ? "needles" : "tokens");
+  }
+  if (has_models(experiment) && !of_models && measure != "memory") {
+    return fmt::format("measure {} is of samples; whole models have {} and memory", measure,
+                       join(metrics::model_measures()));
+  }
+  if (measure == "kernel_time" && experiment.backend == "reference") {
     return "measure kernel_time needs a backend that has kernels; reference has none";
   }
   return std::nullopt;
@@ -79,7 +92,7 @@ std::string read_backend(const Node& node, Reading& reading) {
   return *backend;
 }
 
-std::vector<std::string> read_measure(const Node& node, const std::string& backend,
+std::vector<std::string> read_measure(const Node& node, const Experiment& experiment,
                                       Reading& reading) {
   std::vector<std::string> words;
   if (!node.is_list() || node.items.empty()) {
@@ -92,7 +105,7 @@ std::vector<std::string> read_measure(const Node& node, const std::string& backe
     if (!word) continue;
     if (contains(words, *word)) {
       yaml::report(reading.problems, item, fmt::format("measure '{}' is listed twice", *word));
-    } else if (auto refused = refused_measure(*word, backend)) {
+    } else if (auto refused = refused_measure(*word, experiment)) {
       yaml::report(reading.problems, item, *refused);
     }
     words.push_back(*word);

@@ -30,6 +30,20 @@ std::vector<DatasetItem> read_datasets(const yaml::Node& node, Reading& reading)
 /// One item of `calibration:`; `what` names it in messages.
 DatasetItem read_calibration(const yaml::Node& node, const std::string& what, Reading& reading);
 
+/// The keys of a `source: model` item but for label and calibration.
+void read_model(yaml::Fields& fields, const yaml::Node& node, DatasetItem& item, Reading& reading);
+
+/// A model item once for each of its passages or tasks, any other as it is.
+std::vector<DatasetItem> parts_of(DatasetItem item, const yaml::Node& node, Reading& reading);
+
+/// An experiment is about whole models or about samples, not both.
+void check_sources(const std::vector<DatasetItem>& items, Reading& reading);
+
+/// `evaluation`, `cache_dtype` and `prefill`, which all model items share.
+void read_model_settings(yaml::Fields& fields, Experiment& experiment, Reading& reading);
+
+bool has_models(const Experiment& experiment);
+
 std::vector<MethodUse> read_methods(const yaml::Node& node, Reading& reading);
 
 /// Fills grid and zip of the experiment, whose datasets and methods are there.
@@ -40,7 +54,7 @@ std::vector<Exclude> read_excludes(const yaml::Node& node, const Experiment& exp
                                    Reading& reading);
 
 Probes read_probes(const yaml::Node& node, Reading& reading);
-std::vector<std::string> read_measure(const yaml::Node& node, const std::string& backend,
+std::vector<std::string> read_measure(const yaml::Node& node, const Experiment& experiment,
                                       Reading& reading);
 std::vector<int64_t> read_seeds(const yaml::Node& node, Reading& reading);
 std::string read_backend(const yaml::Node& node, Reading& reading);
@@ -55,7 +69,8 @@ void read_published(const yaml::Node& node, Reading& reading);
 
 /// Why this release cannot measure so, as a sentence; nothing where it can.
 std::optional<std::string> refused_backend(const std::string& backend);
-std::optional<std::string> refused_measure(const std::string& measure, const std::string& backend);
+std::optional<std::string> refused_measure(const std::string& measure,
+                                           const Experiment& experiment);
 
 /// "group=64, window.recent=0".
 std::string settings_text(const std::vector<std::pair<std::string, nlohmann::json>>& settings);

@@ -72,6 +72,21 @@ const std::vector<MetricInfo>& catalog() {
       {"evicted_tokens", "tokens", "error", kv, false, false,
        "tokens of a head that are gone at the last step; they have the weight 0 and leave k_*, "
        "v_*"},
+      {"nll", "nats", "perplexity", one, false, false,
+       "mean negative log-likelihood of the next token"},
+      {"ppl", "", "perplexity", one, false, false, "exp(nll)"},
+      {"dnll", "nats", "perplexity", one, false, false,
+       "nll minus that of the unquantized cache on the same passage"},
+      {"dnll_tail", "nats", "perplexity", one, false, false, "dnll of positions from 512 on"},
+      {"next_kl", "nats", "perplexity", one, false, false,
+       "mean KL(p‖p̂) of the next-token distribution"},
+      {"next_top1", "", "perplexity", one, false, true,
+       "share of positions with the same most likely token"},
+      {"needle_exact", "", "needle", one, false, true, "share of exact greedy answers"},
+      {"needle_nll", "nats", "needle", one, false, false,
+       "mean negative log-likelihood of the right answer's tokens"},
+      {"divergence", "tokens", "divergence", one, false, true,
+       "position of the first greedy token that differs from the unquantized cache's; 256: none"},
   };
   return metrics;
 }
@@ -85,7 +100,13 @@ const MetricInfo* find_metric(const std::string& name) {
 
 const std::vector<std::string>& measures() {
   static const std::vector<std::string> words = {
-      "error", "attention", "tni", "memory", "kernel_time", "tokens", "residual", "operations"};
+      "error",    "attention",  "tni",        "memory", "kernel_time", "tokens",
+      "residual", "operations", "perplexity", "needle", "divergence"};
+  return words;
+}
+
+const std::vector<std::string>& model_measures() {
+  static const std::vector<std::string> words = {"perplexity", "needle", "divergence"};
   return words;
 }
 

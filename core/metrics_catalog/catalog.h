@@ -25,8 +25,10 @@ const std::vector<MetricInfo>& catalog();
 /// The entry of this name, or nullptr.
 const MetricInfo* find_metric(const std::string& name);
 
-/// The words that `measure:` takes: error, attention, tni, memory, kernel_time, tokens, residual,
-/// operations.
+/// The words that `measure:` takes, for samples and for whole models.
 const std::vector<std::string>& measures();
+
+/// Those of whole models: perplexity, needle, divergence.
+const std::vector<std::string>& model_measures();
 
 }  // namespace kvlab::metrics

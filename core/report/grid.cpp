@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/names.h"
@@ -72,6 +73,24 @@ std::vector<std::pair<std::vector<json>, Rows>> group_rows(const store::Results&
   std::vector<std::pair<std::vector<json>, Rows>> groups;
   for (auto& key : keys) groups.emplace_back(key, std::move(members[key]));
   return groups;
+}
+
+/// Of a metric that whole-model cells hold by position; nothing where one of them does not, or
+/// where a passage stands twice (several sweep points or methods pooled).
+std::optional<Interval> interval_of(const store::Results& results, const Rows& rows,
+                                    const std::string& metric) {
+  std::vector<std::vector<double>> passages;
+  std::set<std::string> known;
+  for (const store::SummaryRow* row : rows) {
+    const store::CellResult* cell = complete_cell(results, *row);
+    if (!cell) continue;
+    const auto positions = cell->tokens.find(metric);
+    if (positions == cell->tokens.end() || positions->second.data.empty()) return std::nullopt;
+    if (!known.insert(row->dataset).second) return std::nullopt;
+    passages.push_back(positions->second.data);
+  }
+  if (passages.empty()) return std::nullopt;
+  return block_bootstrap(passages);
 }
 
 /// Which of the averaged data a value covers.
@@ -194,6 +213,10 @@ Value mean_of(const store::Results& results, const Rows& rows, const std::string
     const Interval interval = bootstrap(means);
     value.low = interval.low;
     value.high = interval.high;
+  }
+  if (const auto by_position = interval_of(results, rows, metric)) {
+    value.low = by_position->low;
+    value.high = by_position->high;
   }
   return value;
 }

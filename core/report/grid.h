@@ -19,6 +19,7 @@ inline constexpr int64_t kNeededPassages = 16;
 struct Value {
   double mean = 0;  // NaN where there is no number
   // 95% interval, resampling passages and never heads or layers; NaN where there are too few.
+  // Metrics that whole models hold by position: blocks of positions within passages as well.
   double low = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::quiet_NaN();
   std::map<std::string, double> passages;  // the mean of each passage

@@ -72,7 +72,9 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
     sheet.lines.push_back(std::move(entries));
   }
   if (std::find(with_interval.begin(), with_interval.end(), true) != with_interval.end()) {
-    sheet.notes.emplace_back("±: half of the 95% interval that resampling the passages gives");
+    sheet.notes.emplace_back(
+        "±: half of the 95% interval that resampling the passages gives, for metrics by position "
+        "blocks of 128 positions within them as well");
   }
   if (ranks.were_tested) {
     sheet.notes.emplace_back(

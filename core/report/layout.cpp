@@ -30,8 +30,8 @@ const std::vector<Named>& named_layouts() {
   static const std::vector<Named> all = {
       {"default",
        {},
-       {"bits_per_element", "bits_at_32k", "bits_at_128k", "wo_rel", "attn_kl", "out_rel", "k_nmse",
-        "v_nmse", "encode_us", "decode_us"}},
+       {"bits_per_element", "bits_at_32k", "bits_at_128k", "ppl", "dnll", "dnll_tail", "next_kl",
+        "next_top1", "wo_rel", "attn_kl", "out_rel", "k_nmse", "v_nmse", "encode_us", "decode_us"}},
       {"parts",
        {},
        {"wo_rel", "wo_rel_k", "wo_rel_v", "out_rel", "out_rel_k", "out_rel_v", "attn_kl",
@@ -105,7 +105,7 @@ void check_metrics(const Words& words, const Words& measured) {
 }
 
 std::optional<std::string> headline(const Words& metrics) {
-  for (const char* name : {"wo_rel", "out_rel", "k_nmse"}) {
+  for (const char* name : {"dnll", "wo_rel", "out_rel", "k_nmse"}) {
     if (contains(metrics, name)) return name;
   }
   return std::nullopt;

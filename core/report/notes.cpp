@@ -72,8 +72,9 @@ class Shape {
   }
 
  private:
-  static constexpr std::array<std::pair<const char*, const char*>, 5> kKeys = {
+  static constexpr std::array<std::pair<const char*, const char*>, 6> kKeys = {
       {{"head_dim", "head_dim {}"},
+       {"layers", "{} layers"},
        {"kv_heads", "{} KV heads"},
        {"q_heads", "{} query heads"},
        {"tokens", "{} tokens"},
@@ -100,8 +101,11 @@ void add_datasets(const store::Results& results, Words* lines) {
   std::map<std::string, Words> holders;
   for (const std::string& name : names) {
     std::string text = shapes[name].text();
-    if (!text.empty()) text += ", ";
-    text += counted(layers[name].size(), "layer");
+    // A whole model's rows stand on layer −1, and its shape names its layers.
+    if (layers[name] != std::set<int64_t>{-1} || text.empty()) {
+      if (!text.empty()) text += ", ";
+      text += counted(layers[name].size(), "layer");
+    }
     add_once(&texts, text);
     holders[text].push_back(name);
   }

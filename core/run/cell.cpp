@@ -10,15 +10,10 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "metrics/evaluate.h"
+#include "run/model_cell.h"
 
 namespace kvlab::run {
 namespace {
-
-store::Array array_of(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.to(at::kDouble).contiguous();
-  return {flat.sizes().vec(),
-          {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()}};
-}
 
 void keep_tensors(const calibrate::PreparedSide& side, const std::string& name,
                   store::CellResult& result) {
@@ -26,21 +21,17 @@ void keep_tensors(const calibrate::PreparedSide& side, const std::string& name,
   if (side.transform.center().defined()) result.center[name] = array_of(side.transform.center());
 }
 
-void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationStore& calibrations,
-             const calibrate::Progress& progress, store::CellResult& result) {
+void measure_sample(const config::Cell& cell, Samples& samples,
+                    calibrate::CalibrationStore& calibrations, const calibrate::Progress& progress,
+                    store::CellResult& result) {
   const Samples::Loaded loaded = samples.get(cell);
   result.warnings.insert(result.warnings.end(), loaded.warnings.begin(), loaded.warnings.end());
   const data::Sample& sample = loaded.context->sample();
   result.tokens_total = sample.tokens();
 
-  std::optional<calibrate::CalibrationSample> calibration;
-  if (!cell.calibration.empty()) {
-    calibration = {.load = [&] { return samples.calibration(cell); },
-                   .content = cell.config["calibration"]["sha256"].get<std::string>()};
-  }
   const calibrate::Prepared prepared =
       calibrate::prepare(cell.recipe, sample.kv_heads(), sample.head_dim(), cell.layer, cell.seed,
-                         calibration, calibrations, progress);
+                         calibration_of(cell, cell.layer, samples), calibrations, progress);
   result.warnings.insert(result.warnings.end(), prepared.notes.begin(), prepared.notes.end());
 
   const metrics::Measured measured =
@@ -64,6 +55,20 @@ void measure(const config::Cell& cell, Samples& samples, calibrate::CalibrationS
 
 }  // namespace
 
+store::Array array_of(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.to(at::kDouble).contiguous();
+  return {flat.sizes().vec(),
+          {flat.const_data_ptr<double>(), flat.const_data_ptr<double>() + flat.numel()}};
+}
+
+std::optional<calibrate::CalibrationSample> calibration_of(const config::Cell& cell, int64_t layer,
+                                                           Samples& samples) {
+  if (cell.calibration.empty()) return std::nullopt;
+  return calibrate::CalibrationSample{
+      .load = [&cell, &samples, layer] { return samples.calibration(cell, layer); },
+      .content = cell.config["calibration"]["sha256"].get<std::string>()};
+}
+
 std::string timestamp() {
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
@@ -84,8 +89,7 @@ store::CellResult not_run(const config::Cell& cell, const std::string& status,
   return result;
 }
 
-store::CellResult compute(const config::Cell& cell, Samples& samples,
-                          calibrate::CalibrationStore& calibrations,
+store::CellResult compute(const config::Cell& cell, Inputs& inputs,
                           const calibrate::Progress& progress) {
   store::CellResult result = not_run(cell, "complete", "");
   const auto begin = std::chrono::steady_clock::now();
@@ -98,7 +102,11 @@ store::CellResult compute(const config::Cell& cell, Samples& samples,
     result.samples.clear();
   };
   try {
-    measure(cell, samples, calibrations, progress, result);
+    if (cell.dataset.model) {
+      measure_model(cell, inputs, progress, result);
+    } else {
+      measure_sample(cell, inputs.samples, inputs.calibrations, progress, result);
+    }
   } catch (const Unsupported& error) {
     fail("unsupported", error.what());
   } catch (const std::bad_alloc&) {

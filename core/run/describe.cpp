@@ -1,8 +1,16 @@
 #include "run/describe.h"
 
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/hash.h"
 #include "cache/packed_format.h"
 #include "data/capture_info.h"
+#include "data/file_hash.h"
 #include "data/synthetic.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "model/tokens_file.h"
 
 namespace kvlab::run {
 
@@ -10,7 +18,54 @@ data::ProbeChoice choice(const config::Probes& probes) {
   return {.placement = probes.placement, .count = probes.count};
 }
 
+namespace {
+
+/// What a whole-model item's passage or trials are.
+config::DatasetInfo describe_model(const config::DatasetItem& item) {
+  const model::Config model = model::read_config(item.path);
+  // Prompt and answer of each trial are a sequence.
+  const auto trials = [&] {
+    const model::Needles read = needles(item);
+    return at::cat({read.prompts, read.answers}, 1);
+  };
+  const at::Tensor tokens = item.model->needles.empty() ? passage(item).unsqueeze(0) : trials();
+  config::DatasetInfo info;
+  info.batch = tokens.size(0);
+  info.kv_heads = model.kv_heads;
+  info.q_heads = model.q_heads;
+  info.head_dim = model.head_dim;
+  info.tokens = info.probes = tokens.size(1);
+  info.dtype = item.model->cache_dtype;
+  info.layers = {-1};
+  info.model_layers = model.layers;
+  const at::Tensor ids = tokens.to(at::kInt).contiguous();
+  info.token_ids = {ids.const_data_ptr<int32_t>(), ids.const_data_ptr<int32_t>() + ids.numel()};
+  const std::string bytes(static_cast<const char*>(ids.const_data_ptr()), ids.nbytes());
+  info.content = sha256(data::cached_sha256(item.path / "config.json") +
+                        model::Safetensors(item.path).content() + sha256(bytes));
+  return info;
+}
+
+}  // namespace
+
+at::Tensor passage(const config::DatasetItem& item) {
+  const config::ModelRun& run = *item.model;
+  const model::TokensFile file = model::read_tokens(run.tokens);
+  const int64_t length = run.length > 0 ? run.length : file.tokens.size(1);
+  if (run.passage >= file.tokens.size(0) || length > file.tokens.size(1)) {
+    throw Error(fmt::format("{}: holds {} passages of {} tokens, but {} of {} were asked for",
+                            run.tokens.string(), file.tokens.size(0), file.tokens.size(1),
+                            run.passage + 1, length));
+  }
+  return file.tokens[run.passage].narrow(0, 0, length);
+}
+
+model::Needles needles(const config::DatasetItem& item) {
+  return model::read_needles(item.model->needles, item.model->task);
+}
+
 config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes) {
+  if (item.model) return describe_model(item);
   const data::Description found = item.source == "synthetic"
                                       ? data::describe_synthetic(item.params, choice(probes))
                                       : data::describe_capture(item.path);

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include "config/plan.h"
 #include "data/probes.h"
+#include "model/needles_file.h"
 
 namespace kvlab::run {
 
@@ -10,6 +13,11 @@ data::ProbeChoice choice(const config::Probes& probes);
 /// Shapes and identity of a dataset item, for planning. Hashes a capture's bytes once in this
 /// process.
 config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes);
+
+/// What a whole-model item is run on: a passage's tokens int64 [T], or the trials of a task. Throws
+/// Error where the file lacks them.
+at::Tensor passage(const config::DatasetItem& item);
+model::Needles needles(const config::DatasetItem& item);
 
 /// The experiment's plan, with its datasets described and what its backend cannot take left out.
 config::Plan make_plan(const config::Experiment& experiment);

@@ -18,10 +18,21 @@ constexpr double seconds_per_element =
 double seconds_per_weight(const std::string& backend) {
   return backend == "reference" ? 70e-9 : 35e-9;
 }
-constexpr double seconds_per_learning = 6.0;  // one layer of a learned rotation
+constexpr double seconds_per_learning = 6.0;     // one layer of a learned rotation
+constexpr double seconds_per_product = 120e-12;  // a weight times a token of a whole model
 constexpr int64_t bytes_per_cell = 24 << 10;
 
+/// Whole models: all weights meet all tokens, and once more in scoring and comparing.
+double model_seconds(const config::Cell& cell) {
+  const nlohmann::json& shape = cell.config["dataset"];
+  const auto of = [&](const char* name) { return shape.value(name, 0.0); };
+  // The layers of a Llama of this width: four attention matrices, three of about three times it.
+  const double hidden = of("q_heads") * of("head_dim");
+  return seconds_per_product * 13 * hidden * hidden * of("layers") * of("tokens") * of("batch");
+}
+
 double cell_seconds(const config::Cell& cell) {
+  if (cell.dataset.model) return model_seconds(cell);
   const nlohmann::json& shape = cell.config["dataset"];
   const auto of = [&](const char* name) { return shape.value(name, 0.0); };
   const double probes =

@@ -40,12 +40,11 @@ struct Shared {
   Shared(config::Plan the_plan, std::filesystem::path the_output)
       : plan(std::move(the_plan)),
         output(std::move(the_output)),
-        calibrations(output.parent_path() / "calibrations") {}
+        inputs(output.parent_path() / "calibrations") {}
 
   const config::Plan plan;
   const std::filesystem::path output;
-  Samples samples;
-  calibrate::CalibrationStore calibrations;
+  Inputs inputs;
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -101,8 +100,8 @@ void compute_and_store(Shared& shared, size_t index) {
                  .done = done,
                  .all = all});
   };
-  const store::CellResult result = compute(cell, shared.samples, shared.calibrations, learning);
-  shared.samples.release(cell);
+  const store::CellResult result = compute(cell, shared.inputs, learning);
+  shared.inputs.release(cell);
   if (!shared.begin_storing()) return;
   try {
     store::write_part(shared.output, result);
@@ -314,7 +313,7 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
     } else {
       state(cell, "interrupted", "not finished when the run stopped");
       shared->to_do.push_back(index);
-      shared->samples.expect(cell);
+      shared->inputs.expect(cell);
       ++outcome.left;
     }
   }

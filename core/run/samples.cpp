@@ -70,17 +70,18 @@ void Samples::release(const config::Cell& cell) {
   if (entry != entries_.end() && --entry->second.uses <= 0) entries_.erase(entry);
 }
 
-std::shared_ptr<const data::Sample> Samples::calibration(const config::Cell& cell) {
+std::shared_ptr<const data::Sample> Samples::calibration(const config::Cell& cell,
+                                                         int64_t of_layer) {
   if (cell.calibration.empty()) throw Error("a calibration set is missing");
   const config::DatasetItem& item = cell.calibration.front();
   const config::Probes all{.placement = "all", .count = 0};
   // A synthetic calibration set is drawn from seed 0 whatever the cell's: rotations belong to the
   // model, not the text.
-  const std::string key = identity(item, cell.layer, 0, all);
+  const std::string key = identity(item, of_layer, 0, all);
   const std::lock_guard lock(calibration_mutex_);
   if (auto held = calibrations_[key].lock()) return held;
   std::vector<std::string> warnings;
-  const int64_t layer = item.source == "synthetic" ? 0 : cell.layer;
+  const int64_t layer = item.source == "synthetic" ? 0 : of_layer;
   auto made = std::make_shared<const data::Sample>(load(item, layer, 0, all, warnings));
   calibrations_[key] = made;
   return made;

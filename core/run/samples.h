@@ -31,8 +31,8 @@ class Samples {
   /// One announced use is over.
   void release(const config::Cell& cell);
 
-  /// The calibration sample of a cell; held as long as somebody holds it.
-  std::shared_ptr<const data::Sample> calibration(const config::Cell& cell);
+  /// The calibration sample of a cell on a layer; held as long as somebody holds it.
+  std::shared_ptr<const data::Sample> calibration(const config::Cell& cell, int64_t layer);
 
  private:
   struct Entry {

@@ -90,15 +90,24 @@ class Model:
     @cached_property
     def decoder(self) -> Any:
         """The decoder without its output matrix, float32, in evaluation mode, ready for `attention.recording`."""
-        import torch
+        from .attention import IMPLEMENTATION
 
         if getattr(self.config, "attn_logit_softcapping", None) is not None:
             raise UserError(f"{self.name}: attention is not Llama-like: its scores are capped")
-        note(f"loading {self.name}")
+        model = self.load_whole()
+        decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
+        try:
+            model.set_attn_implementation(IMPLEMENTATION)
+            return decoder.to(self._device).eval()
+        except (ValueError, RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+            raise UserError(f"{self.name} cannot be set up on {self._device}: {first_line(error)}") from error
+
+    def load_whole(self) -> Any:
+        """The model with its output matrix, float32, as transformers has it."""
+        import torch
         from transformers import AutoModelForCausalLM
 
-        from .attention import IMPLEMENTATION
-
+        note(f"loading {self.name}")
         model, report = self._load(
             AutoModelForCausalLM, "model", config=self._whole_config, dtype=torch.float32, output_loading_info=True
         )
@@ -109,12 +118,7 @@ class Model:
             raise UserError(
                 f"{self.name}: the checkpoint lacks {len(missing)} weights of the model, such as {missing[0]}"
             )
-        decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
-        try:
-            model.set_attn_implementation(IMPLEMENTATION)
-            return decoder.to(self._device).eval()
-        except (ValueError, RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-            raise UserError(f"{self.name} cannot be set up on {self._device}: {first_line(error)}") from error
+        return model
 
     def identity(self) -> dict[str, str]:
         """Attributes that say which weights these are: a hub commit, or the GGUF file's hash."""

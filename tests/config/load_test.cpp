@@ -109,7 +109,7 @@ name: 7
 dataset:
   - {source: synthetic, pattern: gausian, tokens: many, kv_heads: 8, q_heads: 12}
   - {source: capture}
-  - {source: model, path: x}
+  - {source: synthetic}
   - {pattern: gaussian}
   - {source: file}
   - 3
@@ -130,9 +130,8 @@ output: [a]
            "e.yaml:4:51: 'tokens' must be a whole number from 1 to 16777216, found 'many'",
            "e.yaml:4:79: q_heads: 12 query heads cannot be shared by 8 key/value heads",
            "e.yaml:5:5: a capture needs a 'path'",
-           "e.yaml:6:14: source: model needs a whole-model run, which this release does not have",
-           "e.yaml:7:5: a dataset needs a 'source': synthetic or capture",
-           "e.yaml:8:14: 'source' must be one of synthetic, capture, found 'file'",
+           "e.yaml:7:5: a dataset needs a 'source': one of synthetic, capture, model",
+           "e.yaml:8:14: 'source' must be one of synthetic, capture, model, found 'file'",
            "e.yaml:9:5: a dataset must be a map of keys, found 3",
            "e.yaml:10:11: unknown method 'kvii' (did you mean 'kivi'?)",
            "e.yaml:10:17: method 'oscar' is ambiguous, papers differ only by case: write "
@@ -141,10 +140,10 @@ output: [a]
            "e.yaml:10:72: 'group' must be a whole number from 1 to 1048576, found 0",
            "e.yaml:10:77: 'methods' must be text, found 5 (put it in quotes: \"5\")",
            "e.yaml:11:18: unknown measure 'speed' (valid: error, attention, tni, memory, "
-           "kernel_time, tokens, residual, operations)",
+           "kernel_time, tokens, residual, operations, perplexity, needle, divergence)",
            "e.yaml:11:25: measure 'error' is listed twice",
-           "e.yaml:11:45: measure perplexity needs a whole-model run, which this release does not "
-           "have",
+           "e.yaml:11:45: measure perplexity is of whole models: it needs a dataset with source: "
+           "model",
            "e.yaml:12:17: 'count' must be a whole number from 1 to 16777216, found 0",
            "e.yaml:12:31: 'placement' must be one of strided, last, all, found 'strides' (did you "
            "mean 'strided'?)",
@@ -153,7 +152,7 @@ output: [a]
            "e.yaml:14:10: 'backend' must be one of reference, cpu, cuda, found 'gpu' (did you mean "
            "'cpu'?)",
            "e.yaml:15:14: the calibration must be a map of keys, found 4",
-           "e.yaml:16:13: 'evaluation' needs a whole-model run, which this release does not have",
+           "e.yaml:16:13: 'evaluation' is of whole models: it needs a dataset with source: model",
            "e.yaml:17:9: 'output' must be text, found a list"});
 }
 

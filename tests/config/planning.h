@@ -46,6 +46,7 @@ class FakeData {
   kvlab::config::DatasetInfo describe(const kvlab::config::DatasetItem& item) {
     ++asked;
     if (item.source == "capture") return capture(item.path.filename().string());
+    if (item.model) return whole_model(item);
     kvlab::config::DatasetInfo info;
     info.batch = kvlab::get_int(item.params, "batch");
     info.kv_heads = kvlab::get_int(item.params, "kv_heads");
@@ -56,6 +57,15 @@ class FakeData {
     info.uses_seed = item.params.at("pattern") != "constant";
     info.layers = {0};
     info.content = kvlab::sha256(nlohmann::json(item.params).dump());
+    return info;
+  }
+
+  static kvlab::config::DatasetInfo whole_model(const kvlab::config::DatasetItem& item) {
+    kvlab::config::DatasetInfo info =
+        standard(item.path.filename().string() + std::to_string(item.model->passage));
+    info.dtype = item.model->cache_dtype;
+    info.layers = {-1};
+    info.model_layers = 3;
     return info;
   }
 

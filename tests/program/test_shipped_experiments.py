@@ -1,8 +1,8 @@
 """Every file in experiments/ runs at a small size, and every row is complete but for those of unsupported_rows.txt.
 
 Small: synthetic samples of 512 tokens (1,024 for calibration), layer 10 of captures, 8 probes, 2 steps of learning, three
-windows of a sweep: none, one that some groups forbid, and one that all groups divide. The files are used as they ship,
-with `--set` alone, so that what a user runs is what is tested.
+windows of a sweep: none, one that some groups forbid, and one that all groups divide. Whole models are a random one. The
+files are used as they ship, with `--set` alone, so that what a user runs is what is tested.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import h5py
 import pytest
+import tiny_model
 import yaml
 from kvlab_program import REPOSITORY, Kvlab
 from results_file import rows
@@ -25,9 +26,30 @@ PATTERN = "{source: synthetic, pattern: low_norm_sink, tokens: 512, kv_heads: 2,
 LISTED = Path(__file__).with_name("unsupported_rows.txt")
 
 
-def small_size(experiment: Path) -> list[str]:
+def needs_model(text: str) -> bool:
+    """Inputs that come from a model's folder."""
+    return "source: model" in text or "eval_all.h5" in text
+
+
+def small_model(text: str, model: Path) -> list[str]:
+    """A model experiment on a tiny random model, or on its tensors."""
+    edits = [f"dataset.0.path={model / 'model'}", f"calibration.path={model / 'calibration.h5'}"]
+    if "source: model" not in text:
+        edits = [f"dataset.0.path={model / 'calibration.h5'}", edits[1], "probes.count=8"]
+    elif "needles:" in text:
+        edits.append(f"dataset.0.needles={model / 'needles.h5'}")
+    else:
+        edits += [f"dataset.0.tokens={model / 'text.h5'}", "dataset.0.passages=1", "dataset.0.length=600"]
+    if "optr" in text or "include: metric_validity" in text:
+        edits.append("sweep.grid.calibrate.steps=[2]")
+    return [word for edit in edits for word in ("--set", edit)]
+
+
+def small_size(experiment: Path, model: Path) -> list[str]:
     """The --set options that make an experiment small."""
     text = experiment.read_text(encoding="utf-8")
+    if needs_model(text):
+        return small_model(text, model)
     content = yaml.safe_load(text)
     edits = ["probes.count=8"]
     if "common/passages.yaml" in text:
@@ -68,6 +90,11 @@ def listed() -> set[str]:
     return {line for line in lines if line and not line.startswith("#")}
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.make(tmp_path_factory.mktemp("model"))
+
+
 def test_there_are_experiments() -> None:
     names = {path.relative_to(REPOSITORY / "experiments").as_posix() for path in EXPERIMENTS}
     assert {"demo.yaml", "ablations/oscar_ots_parts.yaml", "ablations/oscar_cov_parts.yaml",
@@ -76,11 +103,13 @@ def test_there_are_experiments() -> None:
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda path: path.relative_to(REPOSITORY / "experiments").as_posix())
-def test_every_row_is_complete_or_listed(experiment: Path, kvlab: Kvlab, request: pytest.FixtureRequest) -> None:
-    if any(word in experiment.read_text(encoding="utf-8") for word in ("source: capture", "common/passages.yaml")):
+def test_every_row_is_complete_or_listed(experiment: Path, kvlab: Kvlab, model: Path,
+                                         request: pytest.FixtureRequest) -> None:
+    text = experiment.read_text(encoding="utf-8")
+    if any(word in text for word in ("source: capture", "common/passages.yaml")) and not needs_model(text):
         request.getfixturevalue("smollm2")
-    outcome = kvlab.ok("run", experiment, "--out", kvlab.folder / "small.h5", "--json", *small_size(experiment),
-                       cwd=REPOSITORY)
+    outcome = kvlab.ok("run", experiment, "--out", kvlab.folder / "small.h5", "--json",
+                       *small_size(experiment, model), cwd=REPOSITORY)
     assert json.loads(outcome.out)["left"] == 0
     with h5py.File(kvlab.folder / "small.h5") as file:
         axes = list(file["summary"].attrs["axes"])

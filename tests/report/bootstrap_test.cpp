@@ -61,3 +61,31 @@ TEST_CASE("Holm: worked by hand") {
 
 }  // namespace
 }  // namespace kvlab::report
+
+TEST_CASE("blocks: the mean is over all positions, and what is constant has no interval") {
+  const std::vector<double> ones(300, 1.0), threes(100, 3.0);
+  const auto equal = kvlab::report::block_bootstrap({ones, ones});
+  CHECK(equal.mean == 1);
+  CHECK(equal.low == 1);
+  CHECK(equal.high == 1);
+  // 300 positions of 1 and 100 of 3; a resample draws either passage twice, or both.
+  const auto mixed = kvlab::report::block_bootstrap({ones, threes});
+  CHECK(mixed.mean == Approx(1.5));
+  CHECK(mixed.low == 1);
+  CHECK(mixed.high == 3);
+}
+
+TEST_CASE("blocks: neighbours that move together widen the interval") {
+  std::vector<double> alike, mixed;
+  for (int i = 0; i < 2048; ++i) {
+    alike.push_back(i / 128 % 2);
+    mixed.push_back(i % 2);
+  }
+  const auto wide = kvlab::report::block_bootstrap({alike});
+  const auto narrow = kvlab::report::block_bootstrap({mixed});
+  CHECK(wide.mean == Approx(0.5));
+  CHECK(narrow.low == Approx(0.5));  // every block is alike
+  CHECK(narrow.high == Approx(0.5));
+  // Sixteen blocks of 0 or 1: half the mean's 95% range is near 1.96·0.5/√16.
+  CHECK(wide.high - wide.low == Approx(2 * 1.96 * 0.5 / 4).epsilon(0.15));
+}

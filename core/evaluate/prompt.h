@@ -1,0 +1,24 @@
+#pragma once
+
+#include <vector>
+
+#include "base/dtype.h"
+#include "model/decoder.h"
+
+namespace kvlab::evaluate {
+
+/// A prompt that was run in full precision, as serving systems do: every method's cache is filled
+/// from it, so that it is run once.
+struct Prompt {
+  int64_t tokens = 0;
+  std::vector<at::Tensor> k, v;  // of each layer, [Hkv, n, d], rounded to the cache's type
+  at::Tensor states;             // [n, D] as Decoder::forward returns them
+};
+
+Prompt run_prompt(const model::Decoder& decoder, const at::Tensor& tokens, DType dtype);
+
+/// Attention of tokens that follow a prompt through a cache that is rounded and not quantized.
+/// prompt must outlive it; nullptr: an empty one.
+model::Attention exact_steps(const Prompt* prompt, DType dtype);
+
+}  // namespace kvlab::evaluate

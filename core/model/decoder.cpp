@@ -1,0 +1,180 @@
+#include "model/decoder.h"
+
+#include <c10/core/GradMode.h>
+#include <fmt/format.h>
+
+#include <set>
+
+#include "base/error.h"
+
+namespace kvlab::model {
+namespace {
+
+/// Takes tensors out of the files, converts them, and knows which were taken.
+class Loader {
+ public:
+  Loader(const std::filesystem::path& folder, const Decoder::Options& options)
+      : folder_(folder), files_(folder), options_(options) {}
+
+  at::Tensor get(const std::string& name, const std::vector<int64_t>& shape) {
+    taken_.insert(name);
+    return files_.get(name, shape).to(options_.device, options_.type);
+  }
+  at::Tensor get_if_there(const std::string& name, const std::vector<int64_t>& shape) {
+    return files_.has(name) ? get(name, shape) : at::Tensor();
+  }
+  bool has(const std::string& name) const { return files_.has(name); }
+
+  /// Tensors that nobody takes are features that this decoder lacks.
+  void finish() const {
+    for (const std::string& name : files_.names()) {
+      // Old checkpoints hold the frequencies, which follow from config.json.
+      if (taken_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
+      throw Error(fmt::format("{}: the weights hold '{}', which this decoder does not use",
+                              folder_.string(), name));
+    }
+  }
+
+ private:
+  std::filesystem::path folder_;
+  Safetensors files_;
+  Decoder::Options options_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace
+
+Decoder::Decoder(const std::filesystem::path& folder, const Options& options)
+    : config_(read_config(folder)), options_(options) {
+  const c10::NoGradGuard no_grad;
+  Loader loader(folder, options);
+  const int64_t hidden = config_.hidden;
+  const int64_t queries = config_.q_heads * config_.head_dim;
+  const int64_t keys = config_.kv_heads * config_.head_dim;
+  embedding_ = loader.get("model.embed_tokens.weight", {config_.vocabulary, hidden});
+  last_norm_ = loader.get("model.norm.weight", {hidden});
+  // A tied model's file may hold the matrix once more; its configuration decides.
+  const at::Tensor own = loader.get_if_there("lm_head.weight", {config_.vocabulary, hidden});
+  if (!config_.tied && !own.defined()) loader.get("lm_head.weight", {config_.vocabulary, hidden});
+  output_ = config_.tied ? embedding_ : own;
+  for (int64_t i = 0; i < config_.layers; ++i) {
+    const std::string prefix = fmt::format("model.layers.{}.", i);
+    const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
+      return Linear{loader.get(prefix + name + ".weight", {out, in}),
+                    loader.get_if_there(prefix + name + ".bias", {out})};
+    };
+    Layer layer;
+    layer.attention_norm = loader.get(prefix + "input_layernorm.weight", {hidden});
+    layer.mlp_norm = loader.get(prefix + "post_attention_layernorm.weight", {hidden});
+    if (config_.qk_norms) {
+      layer.q_norm = loader.get(prefix + "self_attn.q_norm.weight", {config_.head_dim});
+      layer.k_norm = loader.get(prefix + "self_attn.k_norm.weight", {config_.head_dim});
+    }
+    layer.q = linear("self_attn.q_proj", queries, hidden);
+    layer.k = linear("self_attn.k_proj", keys, hidden);
+    layer.v = linear("self_attn.v_proj", keys, hidden);
+    layer.o = linear("self_attn.o_proj", hidden, queries);
+    layer.gate = linear("mlp.gate_proj", config_.intermediate, hidden);
+    layer.up = linear("mlp.up_proj", config_.intermediate, hidden);
+    layer.down = linear("mlp.down_proj", hidden, config_.intermediate);
+    layers_.push_back(std::move(layer));
+  }
+  loader.finish();
+  frequencies_ = inverse_frequencies(config_.rope, config_.head_dim).to(options.device);
+}
+
+at::Tensor Decoder::norm(const at::Tensor& x, const at::Tensor& weight) const {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor scale = (wide.square().mean(-1, /*keepdim=*/true) + config_.norm_eps).rsqrt_();
+  return (wide * scale).to(x.scalar_type()) * weight;
+}
+
+/// [n, H·d] to [H, n, d], normed where `weight` is there.
+at::Tensor Decoder::heads(const at::Tensor& x, int64_t count, const at::Tensor& weight) const {
+  const at::Tensor split = x.view({x.size(0), count, config_.head_dim});
+  return (weight.defined() ? norm(split, weight) : split).transpose(0, 1).contiguous();
+}
+
+at::Tensor Decoder::embed(const at::Tensor& tokens) const {
+  const c10::NoGradGuard no_grad;
+  const bool fits = tokens.numel() == 0 || (tokens.min().item<int64_t>() >= 0 &&
+                                            tokens.max().item<int64_t>() < config_.vocabulary);
+  if (!fits) {
+    throw Error(
+        fmt::format("a token is outside the vocabulary of {}: the tokens are of another "
+                    "tokenizer",
+                    config_.vocabulary));
+  }
+  return embedding_.index_select(0, tokens.to(options_.device));
+}
+
+at::Tensor Decoder::layer(int64_t index, const at::Tensor& hidden, int64_t first,
+                          const Attention& attention) const {
+  const c10::NoGradGuard no_grad;
+  const Layer& layer = layers_.at(static_cast<size_t>(index));
+  const int64_t n = hidden.size(0);
+  const at::Tensor entering = norm(hidden, layer.attention_norm);
+  const Angles turn = angles(frequencies_, config_.rope.attention_factor, first, n);
+  LayerInput input;
+  input.layer = index;
+  input.first = first;
+  input.window = config_.windows[static_cast<size_t>(index)];
+  input.q = rotate(heads(layer.q(entering), config_.q_heads, layer.q_norm), turn);
+  input.k_pre = heads(layer.k(entering), config_.kv_heads, layer.k_norm);
+  input.k = rotate(input.k_pre, turn);
+  input.v = heads(layer.v(entering), config_.kv_heads, {});
+  input.hidden = hidden;
+  const at::Tensor attended = attention(input).transpose(0, 1).reshape({n, -1});
+  const at::Tensor middle = hidden + layer.o(attended);
+  const at::Tensor x = norm(middle, layer.mlp_norm);
+  return middle + layer.down(at::silu(layer.gate(x)).mul_(layer.up(x)));
+}
+
+at::Tensor Decoder::forward(const at::Tensor& tokens, int64_t first,
+                            const Attention& attention) const {
+  at::Tensor hidden = embed(tokens);
+  for (int64_t i = 0; i < config_.layers; ++i) hidden = layer(i, hidden, first, attention);
+  return finish(hidden);
+}
+
+at::Tensor Decoder::finish(const at::Tensor& hidden) const {
+  const c10::NoGradGuard no_grad;
+  return norm(hidden, last_norm_);
+}
+
+at::Tensor Decoder::logits(const at::Tensor& finished) const {
+  const c10::NoGradGuard no_grad;
+  return finished.matmul(output_.t()).to(at::kFloat);
+}
+
+const at::Tensor& Decoder::output_matrix(int64_t layer) const {
+  return layers_.at(static_cast<size_t>(layer)).o.weight;
+}
+
+at::Tensor exact_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           int64_t window) {
+  const c10::NoGradGuard no_grad;
+  const int64_t n = q.size(1);
+  const int64_t tokens = k.size(1);
+  const bool whole = n == tokens && (window == 0 || window >= tokens);
+  const bool last_alone = n == 1 && (window == 0 || window >= tokens);
+  std::optional<at::Tensor> mask;
+  if (!whole && !last_alone) {
+    const at::Tensor own =
+        at::arange(tokens - n, tokens, q.options().dtype(at::kLong)).unsqueeze(1);
+    const at::Tensor other = at::arange(tokens, q.options().dtype(at::kLong)).unsqueeze(0);
+    mask = other.le(own);
+    if (window > 0) mask = mask->logical_and(other.gt(own - window));
+    mask = mask->unsqueeze(0).unsqueeze(0);
+  }
+  return at::scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), mask,
+                                          /*dropout_p=*/0.0, /*is_causal=*/whole && n > 1,
+                                          /*scale=*/std::nullopt, /*enable_gqa=*/true)
+      .squeeze(0);
+}
+
+at::Tensor whole_attention(const LayerInput& input) {
+  return exact_attention(input.q, input.k, input.v, input.window);
+}
+
+}  // namespace kvlab::model

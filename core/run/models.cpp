@@ -1,0 +1,99 @@
+#include "run/models.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "evaluate/passage.h"
+#include "run/describe.h"
+
+namespace kvlab::run {
+namespace {
+
+std::string identity(const config::Cell& cell) {
+  const config::ModelRun& run = *cell.dataset.model;
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", cell.dataset.path.string(), run.tokens.string(),
+                     run.passage, run.length, run.needles.string(), run.task, run.prefill,
+                     name_of(run.cache_dtype));
+}
+
+bool measures(const config::Cell& cell, const char* word) {
+  return std::count(cell.measure.begin(), cell.measure.end(), word) > 0;
+}
+
+}  // namespace
+
+std::shared_ptr<const model::Decoder> Models::decoder(const std::string& folder) {
+  const std::lock_guard lock(decoder_mutex_);
+  auto& held = decoders_[folder];
+  if (!held) held = std::make_shared<const model::Decoder>(folder);
+  return held;
+}
+
+Models::Shared Models::make(const config::Cell& cell) {
+  const config::ModelRun& run = *cell.dataset.model;
+  const auto input = std::make_shared<ModelInput>();
+  input->decoder = decoder(cell.dataset.path.string());
+  if (!run.needles.empty()) {
+    const model::Needles read = needles(cell.dataset);
+    input->answers = read.answers;
+    for (int64_t trial = 0; trial < read.prompts.size(0); ++trial) {
+      input->trials.push_back(
+          evaluate::run_prompt(*input->decoder, read.prompts[trial], run.cache_dtype));
+    }
+    return input;
+  }
+  input->tokens = passage(cell.dataset);
+  const int64_t half = input->tokens.size(0) / 2;
+  if (run.prefill == "exact" || measures(cell, "divergence")) {
+    input->prompt =
+        evaluate::run_prompt(*input->decoder, input->tokens.narrow(0, 0, half), run.cache_dtype);
+  }
+  if (measures(cell, "divergence")) {
+    input->continuation =
+        evaluate::greedy(*input->decoder, *input->prompt,
+                         evaluate::exact_steps(&*input->prompt, run.cache_dtype), kContinuation);
+  }
+  if (measures(cell, "perplexity")) {
+    input->exact = evaluate::run_prompt(*input->decoder, input->tokens, run.cache_dtype).states;
+  }
+  return input;
+}
+
+void Models::expect(const config::Cell& cell) {
+  if (!cell.dataset.model) return;
+  const std::lock_guard lock(mutex_);
+  ++entries_[identity(cell)].uses;
+}
+
+Models::Shared Models::get(const config::Cell& cell) {
+  std::promise<Shared> promise;
+  std::shared_future<Shared> made;
+  bool mine = false;
+  {
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_[identity(cell)];
+    if (!entry.made.valid()) {
+      entry.made = promise.get_future().share();
+      mine = true;
+    }
+    made = entry.made;
+  }
+  if (mine) {
+    try {
+      promise.set_value(make(cell));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  }
+  return made.get();
+}
+
+void Models::release(const config::Cell& cell) {
+  if (!cell.dataset.model) return;
+  const std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(identity(cell));
+  if (entry != entries_.end() && --entry->second.uses <= 0) entries_.erase(entry);
+}
+
+}  // namespace kvlab::run

@@ -1,0 +1,271 @@
+#include "evaluate/passage.h"
+
+#include "catch.h"
+#include "evaluate/teacher_forced.h"
+#include "metrics/cases.h"
+#include "model/tiny_folder.h"
+#include "quant/rounding.h"
+
+namespace {
+
+using namespace kvlab;
+using evaluate::CacheUse;
+using evaluate::LayerMethods;
+
+LayerMethods prepared(const model::Decoder& decoder, const method::Recipe& recipe) {
+  calibrate::CalibrationStore store{{}};
+  LayerMethods methods;
+  for (int64_t layer = 0; layer < decoder.config().layers; ++layer) {
+    methods.push_back({recipe, calibrate::prepare(recipe, decoder.config().kv_heads,
+                                                  decoder.config().head_dim, layer, /*seed=*/0,
+                                                  std::nullopt, store, [](int64_t, int64_t) {})});
+  }
+  return methods;
+}
+
+at::Tensor nll(const model::Decoder& decoder, const at::Tensor& states, const at::Tensor& tokens) {
+  return evaluate::score(decoder, states, states, tokens).nll;
+}
+
+double mean_gap(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().mean().item<double>();
+}
+
+double largest_gap(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).abs().max().item<double>();
+}
+
+/// 65,535 levels a token, wider than any codec of a recipe.
+class SixteenBits final : public quant::Codec {
+ public:
+  quant::Encoded encode(const at::Tensor& x, const at::Tensor&) const override {
+    const at::Tensor scale = x.abs().amax(-1, /*keepdim=*/true).clamp_min(1e-20) / 32767;
+    return {(x / scale).round().to(at::kShort).view(at::kByte), scale.unsqueeze(-1),
+            at::zeros({x.size(0)}, at::kLong)};
+  }
+  at::Tensor decode(const quant::Encoded& encoded) const override {
+    return encoded.codes.view(at::kShort).to(at::kFloat) * encoded.params.squeeze(-1);
+  }
+};
+
+/// Recipes of each flush rule, axis and transform that need no calibration, for 160 tokens.
+std::vector<method::Recipe> recipes() {
+  const Settings small = {{"window.recent", 32}};
+  return {cases::recipe("bf16"),
+          cases::recipe("int2_naive"),
+          cases::recipe("int2_naive_windows", {{"window.sink", 5}, {"window.recent", 20}}),
+          cases::recipe("kivi", small),
+          cases::recipe("kcvt_base", small),
+          cases::recipe("oscar_ots", small),
+          cases::recipe("quarot"),
+          cases::recipe("quarot_windows",
+                        {{"window.sink", 3}, {"window.recent", 16}, {"window.flush", "ring"}})};
+}
+
+}  // namespace
+
+TEST_CASE("one pass gives what decoding token by token gives, on every flush rule", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(130);
+  const evaluate::Prompt whole = evaluate::run_prompt(decoder, tokens, DType::bf16);
+  const evaluate::Prompt half = evaluate::run_prompt(decoder, tokens.narrow(0, 0, 70), DType::bf16);
+  for (const method::Recipe& recipe : recipes()) {
+    INFO(recipe.id);
+    const LayerMethods methods = prepared(decoder, recipe);
+    for (const evaluate::Prompt* prompt : {static_cast<const evaluate::Prompt*>(nullptr), &half}) {
+      // A prompt where windows have both a per-channel side and a sink to care for.
+      if (prompt && recipe.id != "kivi" && recipe.id != "int2_naive_windows") continue;
+      const int64_t start = prompt ? prompt->tokens : 0;
+      const at::Tensor rest = tokens.slice(0, start);
+      CacheUse use{.dtype = DType::bf16, .backend = "reference"};
+      const auto once = evaluate::teacher_forced(decoder, methods, use, prompt, rest);
+      const auto steps = evaluate::decode(decoder, methods, use, prompt, rest);
+      const at::Tensor expected = nll(decoder, once.states, rest);
+      CHECK(mean_gap(expected, nll(decoder, steps.states, rest)) < 1e-3);
+      CHECK(once.memory.at("bits_per_element").item<double>() ==
+            steps.memory.at("bits_per_element").item<double>());
+      // What is not quantized does not differ, what is does.
+      const double error = mean_gap(expected, nll(decoder, whole.states.slice(0, start), rest));
+      CHECK((recipe.id == "bf16" ? error < 1e-4 : error > 0.01));
+
+      use.backend = "cpu";
+      const auto packed = evaluate::decode(decoder, methods, use, prompt, rest);
+      CHECK(mean_gap(expected, nll(decoder, packed.states, rest)) < 1e-3);
+    }
+  }
+}
+
+TEST_CASE("each query reads the tokens that its step's windows say", "[evaluate]") {
+  // One layer by hand: the definition, token by token, in float64; with the model's own window too.
+  for (const int64_t window : {0, 50}) {
+    nlohmann::json changes = {{"num_hidden_layers", 1}};
+    if (window > 0) {
+      changes.update({{"model_type", "mistral"}, {"sliding_window", window}});
+      changes["architectures"] = {"MistralForCausalLM"};
+    }
+    const TinyFolder folder(changes);
+    const model::Decoder decoder(folder.path());
+    const at::Tensor tokens = tiny_tokens(140);
+    for (const method::Recipe& recipe : recipes()) {
+      INFO(recipe.id << ", window " << window);
+      const LayerMethods methods = prepared(decoder, recipe);
+      evaluate::TeacherForced attention(methods, {.dtype = DType::fp16, .backend = "reference"},
+                                        nullptr);
+      decoder.layer(0, decoder.embed(tokens), 0, [&](const model::LayerInput& input) {
+        REQUIRE(input.window == window);
+        const at::Tensor got = attention(input);
+        const data::Sample sample = evaluate::captured(input.q, input.k, input.v, DType::fp16);
+        const auto read = evaluate::read_back(sample, methods[0], "reference");
+        const cache::Windows windows(recipe.settings, 140);
+        double worst = 0;
+        for (int64_t p = 0; p < 140; p += 3) {
+          const int64_t from = window > 0 ? std::max<int64_t>(0, p - window + 1) : 0;
+          for (int64_t head = 0; head < 4; ++head) {
+            const auto mixed = [&](const at::Tensor& captured, const at::Tensor& decoded,
+                                   cache::Windows::Side side) {
+              at::Tensor rows = captured[0][head / 2].narrow(0, 0, p + 1).to(at::kDouble).clone();
+              const int64_t n = windows.boundary(side, p) - windows.begin();
+              if (decoded.defined() && n > 0) {
+                rows.narrow(0, windows.begin(), n).copy_(decoded[head / 2].narrow(0, 0, n));
+              }
+              return rows.slice(0, from);
+            };
+            const at::Tensor k = mixed(sample.k, read.k, cache::Windows::Side::key);
+            const at::Tensor v = mixed(sample.v, read.v, cache::Windows::Side::value);
+            const at::Tensor q = input.q[head][p].to(at::kDouble);
+            const at::Tensor expected = k.matmul(q).div(8.0).softmax(0).matmul(v);
+            worst = std::max(worst, largest_gap(expected, got[head][p].to(at::kDouble)));
+          }
+        }
+        CHECK(worst < 1e-4);
+        return got;
+      });
+    }
+  }
+}
+
+TEST_CASE("no future token enters: changing token j changes nothing before j", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(160);
+  for (const method::Recipe& recipe : recipes()) {
+    INFO(recipe.id);
+    const LayerMethods methods = prepared(decoder, recipe);
+    const CacheUse use;
+    const auto states = evaluate::teacher_forced(decoder, methods, use, nullptr, tokens).states;
+    for (const int64_t j : {0, 37, 95, 96, 150}) {
+      at::Tensor other = tokens.clone();
+      other[j] = (other[j] + 1).remainder(60);
+      const auto changed = evaluate::teacher_forced(decoder, methods, use, nullptr, other).states;
+      if (j > 0) CHECK(changed.narrow(0, 0, j).equal(states.narrow(0, 0, j)));
+      CHECK_FALSE(changed[j].equal(states[j]));
+    }
+  }
+}
+
+TEST_CASE("a rotation at 16 bits changes nothing", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(160);
+  const CacheUse use{.dtype = DType::fp32, .backend = "reference"};
+  const at::Tensor exact =
+      nll(decoder, evaluate::run_prompt(decoder, tokens, use.dtype).states, tokens);
+  for (const char* rotate : {"none", "hadamard", "random_orthogonal"}) {
+    for (const char* scale : {"none", "l2_heads"}) {
+      INFO(rotate << ", token scale " << scale);
+      LayerMethods methods =
+          prepared(decoder, cases::recipe("int2_naive", {{"key.rotate", rotate},
+                                                         {"value.rotate", rotate},
+                                                         {"key.token_scale", scale}}));
+      for (evaluate::LayerMethod& method : methods) {
+        method.prepared.key.codec = std::make_unique<SixteenBits>();
+        method.prepared.value.codec = std::make_unique<SixteenBits>();
+      }
+      const auto made = evaluate::teacher_forced(decoder, methods, use, nullptr, tokens);
+      CHECK(mean_gap(exact, nll(decoder, made.states, tokens)) < 1e-3);
+    }
+  }
+}
+
+TEST_CASE("scores: negative log-likelihood, divergence and agreement by hand", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(6);
+  at::manual_seed(8);
+  const at::Tensor a = at::randn({6, 32}), b = at::randn({6, 32});
+  const evaluate::Scores scores = evaluate::score(decoder, a, b, tokens);
+  REQUIRE(scores.nll.size(0) == 5);
+  const at::Tensor ours = decoder.logits(a).to(at::kDouble).log_softmax(-1);
+  const at::Tensor theirs = decoder.logits(b).to(at::kDouble).log_softmax(-1);
+  for (int64_t i = 0; i < 5; ++i) {
+    const int64_t p = i;
+    const auto next = tokens[p + 1].item<int64_t>();
+    CHECK(scores.nll[i].item<double>() == Approx(-ours[p][next].item<double>()).epsilon(1e-5));
+    const double kl = (theirs[p].exp() * (theirs[p] - ours[p])).sum().item<double>();
+    CHECK(scores.kl[i].item<double>() == Approx(kl).epsilon(1e-4));
+    const bool same = ours[p].argmax().equal(theirs[p].argmax());
+    CHECK(scores.top1[i].item<double>() == (same ? 1.0 : 0.0));
+  }
+}
+
+TEST_CASE("perplexity: the tail begins at position 512", "[evaluate]") {
+  evaluate::Scores scores;
+  scores.nll = at::ones({600}, at::kDouble);
+  scores.exact_nll = at::zeros({600}, at::kDouble);
+  scores.exact_nll.narrow(0, 512, 88).fill_(0.75);
+  scores.kl = scores.top1 = at::zeros({600}, at::kDouble);
+  const metrics::Arrays whole = evaluate::perplexity(scores, 0);
+  CHECK(whole.at("dnll_tail").item<double>() == Approx(0.25));
+  CHECK(whole.at("dnll").item<double>() == Approx((512 + 88 * 0.25) / 600));
+  CHECK(whole.at("ppl").item<double>() == Approx(std::exp(1.0)));
+  // Scores that begin at position 500 have 12 of them before the tail.
+  scores.exact_nll.fill_(1);
+  scores.exact_nll.narrow(0, 12, 588).fill_(0.5);
+  CHECK(evaluate::perplexity(scores, 500).at("dnll_tail").item<double>() == Approx(0.5));
+}
+
+TEST_CASE("a greedy continuation is what whole forwards would write", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(60);
+  const evaluate::Prompt prompt = evaluate::run_prompt(decoder, tokens, DType::fp32);
+  const at::Tensor written =
+      evaluate::greedy(decoder, prompt, evaluate::exact_steps(&prompt, DType::fp32), 12);
+  at::Tensor all = tokens;
+  for (int64_t i = 0; i < 12; ++i) {
+    const at::Tensor states = evaluate::run_prompt(decoder, all, DType::fp32).states;
+    const at::Tensor next = decoder.logits(states.slice(0, -1)).argmax(-1);
+    CHECK(next[0].item<int64_t>() == written[i].item<int64_t>());
+    all = at::cat({all, next});
+  }
+  // Through a cache that quantizes nothing the same is written, through a coarse one it is not.
+  const CacheUse use{.dtype = DType::bf16, .backend = "reference"};
+  const evaluate::Prompt rounded = evaluate::run_prompt(decoder, tokens, DType::bf16);
+  const at::Tensor exact =
+      evaluate::greedy(decoder, rounded, evaluate::exact_steps(&rounded, DType::bf16), 12);
+  const auto through = [&](const char* id) {
+    return evaluate::greedy(decoder, prepared(decoder, cases::recipe(id)), use, rounded, 12);
+  };
+  CHECK(through("bf16").equal(exact));
+  CHECK_FALSE(through("int2_naive").equal(exact));
+}
+
+TEST_CASE("an answer is exact where greedy writing gives it", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const evaluate::Prompt prompt = evaluate::run_prompt(decoder, tiny_tokens(60), DType::bf16);
+  const CacheUse use{.dtype = DType::bf16, .backend = "reference"};
+  const LayerMethods methods = prepared(decoder, cases::recipe("int2_naive"));
+  const at::Tensor right = evaluate::greedy(decoder, methods, use, prompt, 5);
+  const auto judge = [&](const at::Tensor& answer) {
+    const auto made =
+        evaluate::teacher_forced(decoder, methods, use, &prompt, answer.narrow(0, 0, 4));
+    return evaluate::answer(decoder, prompt, answer, made.states);
+  };
+  CHECK(judge(right).is_exact);
+  at::Tensor wrong = right.clone();
+  wrong[4] = (wrong[4] + 1).remainder(60);
+  CHECK_FALSE(judge(wrong).is_exact);
+  CHECK(judge(wrong).nll > judge(right).nll);
+}

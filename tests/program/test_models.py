@@ -1,0 +1,129 @@
+"""Whole models through the program: `source: model`, its measures, its tables and its mistakes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import tiny_model
+from kvlab_program import Kvlab
+from results_file import rows
+
+HEAD = "schema: 1\ndataset: {source: model, path: model, tokens: text.h5, passages: 2}\n"
+CALIBRATION = "calibration: {source: capture, path: calibration.h5}\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model.make(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def kvlab(folder: Path) -> Kvlab:
+    return Kvlab(folder)
+
+
+def run(kvlab: Kvlab, name: str, text: str) -> list[dict]:
+    (kvlab.folder / f"{name}.yaml").write_text(text)
+    kvlab.ok("run", f"{name}.yaml", "--out", f"{name}.h5", "--no-progress")
+    return rows(kvlab.folder / f"{name}.h5")
+
+
+def test_perplexity(kvlab: Kvlab) -> None:
+    found = run(kvlab, "ppl", HEAD + CALIBRATION + "methods: [bf16, kivi, oscar_cov, optr]\n"
+                "sweep: {grid: {calibrate.steps: [2]}}\n")  # fmt: skip
+    assert [row["dataset"] for row in found] == ["text passage 0"] * 4 + ["text passage 1"] * 4
+    for row in found:
+        assert row["status"] == "complete", row["reason"]
+        assert row["layer"] == -1
+        assert row["ppl"] == pytest.approx(math.exp(row["nll"]))
+        assert 2 < row["bits_per_element"] <= 16
+        if row["method"] == "bf16":
+            assert abs(row["dnll"]) < 1e-4 and row["next_top1"] == 1 and row["bits_per_element"] == 16
+        else:
+            assert row["next_kl"] > 1e-3 and row["next_top1"] < 1
+    with h5py.File(kvlab.folder / "ppl.h5") as file:
+        cell = file["cells"][found[1]["cell"]]
+        by_position = cell["tokens/dnll"][...]
+        assert by_position.shape == (639,)
+        assert by_position.mean() == pytest.approx(found[1]["dnll"], abs=1e-12)
+        assert by_position[512:].mean() == pytest.approx(found[1]["dnll_tail"], abs=1e-12)
+        rotation = file["cells"][found[2]["cell"]]["rotation/key"][...]
+        assert rotation.shape == (2, 1, 64, 64)
+        np.testing.assert_allclose(rotation[1, 0] @ rotation[1, 0].T, np.eye(64), atol=1e-9)
+    again = kvlab.ok("run", "ppl.yaml", "--out", "ppl.h5")
+    assert "8 cells complete (8 from an earlier run)" in again.out
+    table = kvlab.ok("table", "ppl.h5").out
+    assert "[low, high]: 95% of the mean" in table
+    line = next(line for line in table.splitlines() if line.startswith("kivi"))
+    assert line.count("[") == line.count("]") >= 3
+    csv = kvlab.ok("table", "ppl.h5", "--format", "csv").out.splitlines()
+    assert {"dnll", "dnll_low", "dnll_high"} <= set(csv[0].split(","))
+    assert kvlab.ok("inspect", "ppl.h5", "--verify").out
+
+
+def test_both_evaluations_agree(kvlab: Kvlab) -> None:
+    text = HEAD.replace("passages: 2", "length: 200") + "methods: [kivi, oscar_ots, quarot]\n"
+    once = run(kvlab, "once", text)
+    for name, setting in (("steps", "evaluation: decode\n"), ("packed", "evaluation: decode\nbackend: cpu\n")):
+        for a, b in zip(once, run(kvlab, name, text + setting), strict=True):
+            assert b["status"] == "complete", b["reason"]
+            assert a["nll"] == pytest.approx(b["nll"], abs=1e-3)
+            assert a["dnll"] != 0
+
+
+def test_an_exact_prefill_scores_the_second_half(kvlab: Kvlab) -> None:
+    (row,) = run(kvlab, "prompt", HEAD.replace("passages: 2", "length: 600") + "prefill: exact\nmethods: [kivi]\n")
+    with h5py.File(kvlab.folder / "prompt.h5") as file:
+        by_position = file["cells"][row["cell"]]["tokens/dnll"][...]
+    assert by_position.shape == (299,)
+    assert by_position[212:].mean() == pytest.approx(row["dnll_tail"], abs=1e-12)  # 512 − 300
+
+
+def test_float32_data_have_no_packed_cache(kvlab: Kvlab) -> None:
+    text = HEAD.replace("passages: 2", "length: 64") + "evaluation: decode\nbackend: cpu\ncache_dtype: float32\n"
+    (kvlab.folder / "wide.yaml").write_text(text + "methods: [kivi]\n")
+    assert "float32 data have no kernel" in kvlab.refused("run", "wide.yaml").err
+
+
+def test_needles_are_a_dataset_a_task(kvlab: Kvlab) -> None:
+    text = "schema: 1\ndataset: {source: model, path: model, needles: needles.h5}\nmeasure: [needle]\n"
+    found = run(kvlab, "needle", text + "methods: [bf16, kivi]\n")
+    assert [row["dataset"] for row in found] == ["needles keys 000300 050%"] * 2 + ["needles single 000300 050%"] * 2
+    for row in found:
+        assert row["status"] == "complete", row["reason"]
+        assert 0 <= row["needle_exact"] <= 1 and row["needle_nll"] > 0
+        assert math.isnan(row["ppl"])
+    assert found[0]["needle_nll"] != found[1]["needle_nll"]
+    table = kvlab.ok("table", "needle.h5", "--rows", "label", "--cols", "dataset", "--value", "needle_nll").out
+    assert "needles single 000300 050%" in table
+
+
+def test_divergence(kvlab: Kvlab) -> None:
+    text = HEAD.replace("passages: 2", "length: 400") + "measure: [divergence]\nmethods: [bf16, int2_naive]\n"
+    exact, coarse = run(kvlab, "divergence", text)
+    assert exact["divergence"] == 256
+    assert 0 < coarse["divergence"] < 256  # the first token follows from the prompt alone
+
+
+def test_mistakes(kvlab: Kvlab) -> None:
+    def refused(text: str) -> str:
+        (kvlab.folder / "wrong.yaml").write_text(text)
+        return kvlab.refused("validate", "wrong.yaml").err
+
+    assert "holds 2 passages of 640 tokens, but 3 of 640 were asked for" in refused(
+        HEAD.replace("passages: 2", "passages: 3") + "methods: [kivi]\n")  # fmt: skip
+    assert "expected 'kvlab.tokens/1'" in refused(HEAD.replace("text.h5", "needles.h5") + "methods: [kivi]\n")
+    assert "measure needle needs a model with 'needles'" in refused(HEAD + "methods: [kivi]\nmeasure: [needle]\n")
+    assert "whole models have perplexity" in refused(HEAD + "methods: [kivi]\nmeasure: [error]\n")
+    assert "expected a Hugging Face folder" in refused(HEAD.replace("path: model", "path: .") + "methods: [kivi]\n")
+
+
+def test_a_calibration_lacks_layers(kvlab: Kvlab) -> None:
+    kvlab.ok("capture", "--model", "model", "--tokens", "other.h5", "--layers", "0", "--probes", "all", "--out", "one.h5")
+    (kvlab.folder / "wrong.yaml").write_text(HEAD + CALIBRATION.replace("calibration.h5", "one.h5")
+                                             + "methods: [oscar_cov]\n")  # fmt: skip
+    assert "has no layer 1" in kvlab.refused("run", "wrong.yaml").err
