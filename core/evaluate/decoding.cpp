@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/part.h"
 #include "cache/kv_cache.h"
 #include "quant/rounding.h"
 
@@ -98,9 +99,9 @@ class ReferenceCache final : public LayerCache {
     const at::Tensor k = k_.narrow(1, from, n);
     const data::Sample sample = captured(k, k, v_.narrow(1, from, n), shape_.dtype);
     const metrics::SampleContext context(sample);
-    const cache::Windows windows(stretch.recipe.settings, n);
+    const cache::Schedule schedule(stretch.recipe.settings, sample);
     const auto readback =
-        metrics::make_readback("reference", context, method_.prepared, stretch.recipe, windows);
+        metrics::make_readback("reference", context, method_.prepared, stretch.recipe, schedule);
     for (int64_t head = 0; head < shape_.kv_heads; ++head) {
       const at::Tensor key = readback->decode(metrics::WhichSide::key, 0, head).values;
       const at::Tensor value = readback->decode(metrics::WhichSide::value, 0, head).values;
@@ -140,6 +141,9 @@ Decoding::Decoding(const LayerMethods& methods, const CacheUse& use, const model
       throw Unsupported(fmt::format(
           "evaluation: decode has no sliding windows, and layer {} reads the last {} of {} tokens",
           layer, config.windows[layer], capacity));
+    }
+    if (get_text(methods[layer].recipe.settings, "window.flush") == "dynamic") {
+      throw Unsupported("evaluation: decode has no window.flush dynamic; teacher_forced has");
     }
     if (use.backend == "reference") {
       caches_.push_back(std::make_unique<ReferenceCache>(methods[layer], shape));

@@ -1,5 +1,7 @@
 #include "evaluate/layer_method.h"
 
+#include "base/error.h"
+#include "cache/schedule.h"
 #include "metrics_catalog/catalog.h"
 #include "quant/rounding.h"
 
@@ -20,9 +22,13 @@ data::Sample captured(const at::Tensor& q, const at::Tensor& k, const at::Tensor
 ReadTokens read_back(const data::Sample& sample, const LayerMethod& method,
                      const std::string& backend) {
   const metrics::SampleContext context(sample);
-  const cache::Windows windows(method.recipe.settings, sample.tokens());
+  const cache::Schedule schedule(method.recipe.settings, sample);
+  if (schedule.protects() || schedule.evicts()) {
+    throw Unsupported(
+        "whole models: tokens that are protected or evicted are not read apart; samples have them");
+  }
   const auto readback =
-      metrics::make_readback(backend, context, method.prepared, method.recipe, windows);
+      metrics::make_readback(backend, context, method.prepared, method.recipe, schedule);
   const auto side = [&](metrics::WhichSide which) {
     std::vector<at::Tensor> heads;
     for (int64_t head = 0; head < sample.kv_heads(); ++head) {
@@ -33,12 +39,12 @@ ReadTokens read_back(const data::Sample& sample, const LayerMethod& method,
     return at::stack(heads);
   };
   ReadTokens read;
-  read.begin = windows.begin();
+  read.begin = schedule.windows().begin();
   read.k = side(metrics::WhichSide::key);
   read.v = side(metrics::WhichSide::value);
   read.memory = metrics::memory(
       readback->bytes(metrics::WhichSide::key), readback->bytes(metrics::WhichSide::value),
-      [&](int64_t tokens) { return readback->padding(tokens); }, windows, sample.tokens());
+      [&](int64_t tokens) { return readback->padding(tokens); }, schedule, sample.tokens());
   return read;
 }
 

@@ -11,8 +11,6 @@
 namespace kvlab::evaluate {
 namespace {
 
-using cache::Windows;
-
 /// Query positions whose logits are held at a time.
 constexpr int64_t kChunk = 128;
 
@@ -120,8 +118,8 @@ at::Tensor TeacherForced::operator()(const model::LayerInput& input) {
   memory_[layer] = std::move(read.memory);
 
   const int64_t tokens = sample.tokens();
-  const Windows windows(method.recipe.settings, tokens);
-  const metrics::ProbeLimits limits(windows, at::arange(tokens, at::kLong));
+  const cache::Schedule schedule(method.recipe.settings, sample);
+  const metrics::ProbeLimits limits(schedule, 0, at::arange(tokens, at::kLong));
   const int64_t group = input.q.size(0) / sample.kv_heads();
   const at::Tensor q = input.q.to(at::kCPU).to(at::kFloat);
   at::Tensor output = at::empty_like(q);
