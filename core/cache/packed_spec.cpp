@@ -36,8 +36,7 @@ PackedSpec::Side PackedSpec::side_of(const Engine& engine, const Settings& setti
   }
   const at::Tensor& center = prepared.transform.center();
   if (center.defined()) side.encode.center = place(center, side.center);
-  if (prepared.shared.defined())
-    side.encode.thresholds = place(prepared.shared, side.thresholds);
+  if (prepared.shared.defined()) side.encode.thresholds = place(prepared.shared, side.thresholds);
   return side;
 }
 

@@ -40,8 +40,11 @@ class SixteenBits final : public quant::Codec {
  public:
   quant::Encoded encode(const at::Tensor& x, const at::Tensor&) const override {
     const at::Tensor scale = x.abs().amax(-1, /*keepdim=*/true).clamp_min(1e-20) / 32767;
-    return {(x / scale).round().to(at::kShort).view(at::kByte), scale.unsqueeze(-1),
-            at::zeros({x.size(0)}, at::kLong)};
+    return {.codes = (x / scale).round().to(at::kShort).view(at::kByte),
+            .params = scale.unsqueeze(-1),
+            .more = {},
+            .saturated = at::zeros({x.size(0)}, at::kLong),
+            .shared = {}};
   }
   at::Tensor decode(const quant::Encoded& encoded) const override {
     return encoded.codes.view(at::kShort).to(at::kFloat) * encoded.params.squeeze(-1);
