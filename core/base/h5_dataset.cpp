@@ -30,7 +30,8 @@ std::vector<hsize_t> chunk_shape(const std::vector<int64_t>& shape, size_t eleme
   return chunk;
 }
 
-Handle dataset_properties(const std::vector<int64_t>& shape, size_t element_bytes) {
+Handle dataset_properties(const std::vector<int64_t>& shape, hid_t type) {
+  const size_t element_bytes = H5Tget_size(type);
   Handle properties(H5Pcreate(H5P_DATASET_CREATE), &H5Pclose);
   // Without times the same contents give the same bytes.
   H5Pset_obj_track_times(properties, false);
@@ -43,6 +44,8 @@ Handle dataset_properties(const std::vector<int64_t>& shape, size_t element_byte
   } else if (!shape.empty()) {
     const std::vector<hsize_t> chunk = chunk_shape(shape, element_bytes);
     H5Pset_chunk(properties, static_cast<int>(chunk.size()), chunk.data());
+    // Texts lie elsewhere in the file; HDF5 refuses checksums of references to them.
+    if (H5Tis_variable_str(type) > 0) return properties;
     H5Pset_shuffle(properties);
     H5Pset_deflate(properties, 1);
     H5Pset_fletcher32(properties);
@@ -56,7 +59,7 @@ bool write_dataset(hid_t file, const std::string& path, hid_t type,
   const Handle links(H5Pcreate(H5P_LINK_CREATE), &H5Pclose);
   H5Pset_create_intermediate_group(links, 1);
   const Handle space = make_space(shape);
-  const Handle properties = dataset_properties(shape, H5Tget_size(type));
+  const Handle properties = dataset_properties(shape, type);
   const Handle made(H5Dcreate2(file, path.c_str(), type, space, links, properties, H5P_DEFAULT),
                     &H5Dclose);
   const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();

@@ -60,6 +60,9 @@ TEST_CASE("h5: numbers, texts and attributes come back as written", "[h5]") {
   std::iota(large.begin(), large.end(), 0.0);
   const std::vector<uint16_t> half = {0x3C00, 0xC000, 0x7BFF};  // 1, -2, 65504
   const std::vector<std::string> words = {"", "σ", "a longer text", std::string(70000, 'x')};
+  // As many as a summary of a large sweep has rows: more than a dataset without chunks holds.
+  std::vector<std::string> many;
+  for (int i = 0; i < 30000; ++i) many.push_back(std::to_string(i));
   {
     File file = File::create(path);
     file.write("/numbers/double", large.data(), {200, 300});
@@ -71,6 +74,7 @@ TEST_CASE("h5: numbers, texts and attributes come back as written", "[h5]") {
     file.write_text("/text", "ünïcode");
     file.write_texts("/words", words);
     file.write_texts("/no_words", {});
+    file.write_texts("/many_words", many);
     file.set_attribute("/", "schema", "kvlab.test/1");
     file.set_attribute("/", "schema", "kvlab.test/2");
     file.set_attribute("/numbers", "count", int64_t{7});
@@ -81,7 +85,8 @@ TEST_CASE("h5: numbers, texts and attributes come back as written", "[h5]") {
     file.close();
   }
   const File file = File::open(path);
-  CHECK(file.children("/") == std::vector<std::string>{"no_words", "numbers", "text", "words"});
+  CHECK(file.children("/") ==
+        std::vector<std::string>{"many_words", "no_words", "numbers", "text", "words"});
   CHECK(file.is_group("/numbers"));
   CHECK_FALSE(file.is_group("/text"));
   CHECK(file.exists("/numbers/int32"));
@@ -102,6 +107,7 @@ TEST_CASE("h5: numbers, texts and attributes come back as written", "[h5]") {
   CHECK(raw == std::vector<uint16_t>{0xC000, 0x7BFF});
   CHECK(file.read_text("/text") == "ünïcode");
   CHECK(file.read_texts("/words") == words);
+  CHECK(file.read_texts("/many_words") == many);
   CHECK(file.read_texts("/no_words").empty());
   CHECK(file.attribute<std::string>("/", "schema") == "kvlab.test/2");
   CHECK(file.attribute<int64_t>("/numbers", "count") == 7);
