@@ -23,7 +23,13 @@ for experiment in demo ablations/oscar_ots_parts token_errors; do
   build/bin/kvlab run "experiments/$experiment.yaml" "${progress[@]}"
 done
 out=results/reference
-kvplot results/demo.h5 --kind pareto --width text --out "$out/pareto.svg"
+# The presets of 2-bit papers that the first table had: a legend of all 45 would not fit.
+few=()
+for label in int2_naive int2_naive_symmetric int2_naive_windows kivi kivi_g128 kcvt_base token_scale hadamard oscar_ots \
+  quarot quarot_token quarot_windows quarot_windows_centered oscar_cov oscar_cov_exact oscar_cov_centered optr oscar_optr; do
+  few+=(--only "$label")
+done
+kvplot results/demo.h5 --kind pareto --width text --out "$out/pareto.svg" "${few[@]}"
 kvplot results/oscar_ots_parts.h5 --kind heads --width text --out "$out/oscar_ots_parts.svg" \
   --only base --only "scale only" --only "rotation only" --only both --where dataset=eval_austen
 kvplot results/token_errors.h5 --kind norms --width text --out "$out/norms.png"
