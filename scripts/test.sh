@@ -27,7 +27,7 @@ bash scripts/format.sh --check || failed+=("formatting")
 build ci
 if ! $quick; then
   (build sanitize plain_tests tensor_tests kernel_tests model_tests
-    step ctest-sanitize "Unit tests under the sanitizers" ctest --preset sanitize -L unit --parallel "$(nproc)") || failed+=("sanitizers")
+    step ctest-sanitize "Unit tests under the sanitizers" timeout 25m ctest --preset sanitize -L unit --parallel "$(nproc)") || failed+=("sanitizers")
 fi
 [[ ${label[1]:-} == unit ]] || demo_data  # the program's tests skip what they lack
 ctest --preset ci --parallel "$(nproc)" "${label[@]}" || failed+=("tests")

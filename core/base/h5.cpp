@@ -115,8 +115,6 @@ namespace {
 
 using Path = std::filesystem::path;
 
-const Path& shown_or(const Path& path, const Path& shown) { return shown.empty() ? path : shown; }
-
 hid_t open_existing(const Path& path, const Path& shown, unsigned flags) {
   const Handle access = access_properties();
   const hid_t id = H5Fopen(path.c_str(), flags, access);
@@ -134,13 +132,13 @@ File File::open(const std::filesystem::path& path) {
 
 File File::edit(const Path& path, const Path& shown) {
   Lock lock;
-  const Path& name = shown_or(path, shown);
+  const Path& name = shown.empty() ? path : shown;
   return File(open_existing(path, name, H5F_ACC_RDWR), name);
 }
 
 File File::create(const Path& path, const Path& shown) {
   Lock lock;
-  const Path& name = shown_or(path, shown);
+  const Path& name = shown.empty() ? path : shown;
   const Handle creation = creation_properties();
   const Handle access = access_properties();
   const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation, access);

@@ -23,8 +23,9 @@
 namespace kvlab::h5 {
 namespace {
 
-/// One object should take microseconds.
+/// One object should take microseconds of computing, and seconds where a disk is slow.
 constexpr rlim_t kSecondsAnObject = 4;
+constexpr unsigned kSlowestSecondsAnObject = 60;
 /// Arrays up to this size are read.
 constexpr hsize_t kSmallBytes = 1 << 20;
 /// No object takes fewer bytes of a file: a walk over more of them goes round in circles.
@@ -57,8 +58,10 @@ std::set<State>& sound() {
   return *states;
 }
 
-/// Computing time from now on, after which the system ends this process.
+/// Computing time from now on, after which the system ends this process. It ends as well where it
+/// only waits: a copy of a process of many threads may find a lock held that nobody will open.
 void allow_seconds(rlim_t seconds) {
+  alarm(kSlowestSecondsAnObject);
   rusage used = {};
   getrusage(RUSAGE_SELF, &used);
   const auto spent = static_cast<rlim_t>(used.ru_utime.tv_sec + used.ru_stime.tv_sec);
@@ -149,7 +152,7 @@ herr_t visit(hid_t file, const char* name, const H5O_info_t* info, void* left) {
   dup2(silence, STDERR_FILENO);
   const rlimit no_core = {0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
-  std::signal(SIGXCPU, SIG_DFL);
+  for (const int signal : {SIGXCPU, SIGALRM}) std::signal(signal, SIG_DFL);
   allow_seconds(kSecondsAnObject);
   int result = kSound;
   try {
@@ -190,6 +193,8 @@ void probe(const std::filesystem::path& path) {
     return;
   }
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  if (signal == SIGALRM)
+    return;  // it waited for something: no fault of the file, so read it without a net
   if (signal == SIGKILL) throw Error(fmt::format("{}: reading it was killed", path.string()));
   const bool unreadable = WIFEXITED(status) && WEXITSTATUS(status) == kUnreadable;
   throw Error(fmt::format("{}: damaged: HDF5 {}", path.string(),

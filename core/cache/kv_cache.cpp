@@ -183,7 +183,7 @@ KvCache::Attended KvCache::attend(const at::Tensor& q, bool log_sum_exp) const {
   const c10::NoGradGuard no_grad;
   const Attention attention = this->attention(q, log_sum_exp);
   attention.work(nullptr);
-  const auto read = [&](const Memory& memory, std::vector<int64_t> sizes) {
+  const auto read = [&](const Memory& memory, const std::vector<int64_t>& sizes) {
     at::Tensor rows = at::empty(sizes, at::kFloat);
     engine_->read(rows.data_ptr(), memory.get(), static_cast<int64_t>(rows.nbytes()));
     return rows.transpose(1, 2).contiguous();

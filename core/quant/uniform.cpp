@@ -114,7 +114,7 @@ double largest_code(const UniformSpec& spec) {
 int64_t group_dim(const UniformSpec& spec) { return spec.axis == Spec::Axis::channel ? 2 : 3; }
 
 at::Tensor range_of(const at::Tensor& lo, const at::Tensor& hi, const UniformSpec& spec) {
-  const at::Tensor spread = in(hi - lo, spec.arithmetic);
+  at::Tensor spread = in(hi - lo, spec.arithmetic);
   if (!spec.least_range) return spread;
   const at::Tensor least = at::full({}, *spec.least_range, spread.options());
   return at::maximum(spread, in(least, spec.arithmetic));
