@@ -27,6 +27,7 @@ _STYLE = {
     "ytick.minor.width": 0.4, "axes.grid": False, "legend.frameon": False, "pdf.fonttype": 42, "svg.fonttype": "path",
     "svg.hashsalt": "kvlab", "savefig.dpi": 300, "axes.axisbelow": True, "path.simplify": True,
 }
+_LINE = 0.14  # inches of a line of a legend
 _LINES = {"solid": "-", "dashed": (0, (3, 2)), "steps": "-", "none": ""}
 # What would tell one run from another.
 _NO_DATES = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None,
@@ -48,10 +49,12 @@ def _canvas(figure: Figure, width: float) -> Canvas:
     names = _legend(figure)
     beside = width > 5 and len(names) > 8 and columns == 1
     room = 0.4 + 0.055 * max(map(len, names), default=1)  # inches of a name and its sign
-    legend_columns = 1 if beside else max(1, min(len(names), int(width / room)))
-    legend_lines = 0 if beside or not names else math.ceil(len(names) / legend_columns)
-    panel = width / columns * (0.72 if beside else 1)
-    height = lines * panel * figure.height + 0.14 * legend_lines + 0.1
+    legend_columns = _columns_beside(len(names), lines * figure.height, width, room) if beside else max(
+        1, min(len(names), int(width / room)))
+    legend_height = _LINE * math.ceil(len(names) / legend_columns) if names else 0.0
+    panel = width - legend_columns * room if beside else width / columns
+    height = lines * panel * figure.height
+    height = (max(height, legend_height) if beside else height + legend_height) + 0.1
     canvas = Canvas(figsize=(width, height), layout="constrained")
     canvas.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.03, hspace=0.03)
     axes = canvas.subplots(lines, columns, squeeze=False).ravel()
@@ -72,6 +75,14 @@ def _canvas(figure: Figure, width: float) -> Canvas:
         canvas.legend(names.values(), names.keys(), loc="outside right center" if beside else "outside lower center",
                       ncols=legend_columns, handlelength=1.6, columnspacing=1.0, labelspacing=0.3, handletextpad=0.4)
     return canvas
+
+
+def _columns_beside(names: int, ratio: float, width: float, room: float) -> int:
+    """Columns of a legend beside the panels, which shrink by each: the fewest that are no higher than the panels, else
+    as many as leave the panels half of the width."""
+    most = max(1, int(width / 2 / room))
+    fitting = (columns for columns in range(1, most) if names / columns * _LINE <= (width - columns * room) * ratio)
+    return next(fitting, most)
 
 
 def _columns(figure: Figure, wide: bool) -> int:

@@ -14,7 +14,7 @@ from conftest import REPOSITORY
 from kvlab_results import Refused, Results
 from kvplot import cli, kinds, palette, paper
 from kvplot.choice import Choice
-from kvplot.figure import Figure, Heat, Series
+from kvplot.figure import Axis, Figure, Heat, Panel, Series
 
 # Kind to the fixture that has what it needs.
 FILES = dict.fromkeys(kinds.ALL, "swept") | dict.fromkeys(("pareto_time", "latency", "batch"), "timed")
@@ -68,6 +68,20 @@ def test_the_widths_are_those_of_a_paper(swept: Results, tmp_path: Path) -> None
         out = tmp_path / f"{width}.png"
         assert cli.main([str(swept.path), "--kind", "pareto", "--width", width, "--out", str(out)]) == 0
         assert matplotlib.image.imread(out).shape[1] == round(300 * inches)
+
+
+@pytest.mark.parametrize("width", paper.WIDTHS)
+@pytest.mark.parametrize("count", [3, 12, 45, 120])
+def test_a_legend_of_any_length_fits(width: str, count: int) -> None:
+    points = [Series(f"a_method_with_a_name_{i}", [1.0, 2.0], [1.0, i + 1.0], i) for i in range(count)]
+    figure = Figure("pareto", "", [Panel(Axis("bits"), Axis("error"), points)])
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **paper._STYLE}):
+        canvas = paper._canvas(figure, paper.WIDTHS[width])
+        canvas.draw_without_rendering()
+    inside = canvas.legends[0].get_window_extent()
+    assert inside.x0 >= 0 and inside.y0 >= 0
+    assert inside.x1 <= canvas.bbox.width and inside.y1 <= canvas.bbox.height
+    assert canvas.axes[0].get_window_extent().width > 0.35 * canvas.bbox.width
 
 
 def test_pareto_points_are_means_and_nothing_beats_the_front(request: pytest.FixtureRequest, swept: Results) -> None:
