@@ -76,10 +76,7 @@ class MethodReader {
 
   MethodUse inline_recipe(const Node& node) {
     MethodUse use;
-    const auto preset = [](const std::string& id) -> const method::Recipe& {
-      return method::preset(id);
-    };
-    use.recipe = method::read_recipe(node, {"label"}, preset, reading_.problems);
+    use.recipe = method::read_recipe(node, {"label"}, &method::preset, reading_.problems);
     use.label = use.recipe.id;
     if (const Node* id = node.find("id"); id != nullptr && !method::wrong_id(use.recipe.id)) {
       yaml::report(reading_.problems, *id,
@@ -108,6 +105,10 @@ class MethodReader {
       flatten(*set, "", edits);
     }
     use.label = use.recipe.id;
+    if (const Node* layers = fields.get("layers")) {
+      method::read_layer_rules(*layers, use.recipe, &method::preset, reading_.problems);
+      edits.emplace_back("layers", yaml::to_json(*layers));
+    }
     if (!edits.empty()) use.label += " (" + settings_text(edits) + ")";
     if (const Node* label = fields.get("label")) {
       use.label = read_label(*label, reading_);

@@ -156,6 +156,24 @@ Recipe read_rule_recipe(const Node& node, const std::string& what, const FindMet
   return recipe;
 }
 
+void read_flat_edits(const Node& node, const std::string& prefix, Recipe& recipe,
+                     Problems& problems) {
+  for (const yaml::Member& member : node.members) {
+    const std::string key = prefix + member.key;
+    if (member.value.is_map()) {
+      read_flat_edits(member.value, key + ".", recipe, problems);
+    } else if (auto wrong = apply_edit(recipe, key, yaml::to_json(member.value))) {
+      if (is_recipe_key(key)) {
+        yaml::report(problems, member.value, *wrong);
+      } else {
+        problems.push_back({node.file, member.line, member.column, *wrong});
+      }
+    }
+  }
+}
+
+}  // namespace
+
 void read_layer_rules(const Node& node, Recipe& recipe, const FindMethod& find,
                       Problems& problems) {
   if (!node.is_map()) {
@@ -164,6 +182,7 @@ void read_layer_rules(const Node& node, Recipe& recipe, const FindMethod& find,
         "'layers' must be a map such as {\"0-1\": {use: bf16}}, found " + yaml::describe(node));
     return;
   }
+  recipe.layers.clear();
   for (const yaml::Member& member : node.members) {
     LayerRule rule;
     const auto complain = [&](const std::string& message) {
@@ -184,24 +203,6 @@ void read_layer_rules(const Node& node, Recipe& recipe, const FindMethod& find,
     recipe.layers.push_back(std::move(rule));
   }
 }
-
-void read_flat_edits(const Node& node, const std::string& prefix, Recipe& recipe,
-                     Problems& problems) {
-  for (const yaml::Member& member : node.members) {
-    const std::string key = prefix + member.key;
-    if (member.value.is_map()) {
-      read_flat_edits(member.value, key + ".", recipe, problems);
-    } else if (auto wrong = apply_edit(recipe, key, yaml::to_json(member.value))) {
-      if (is_recipe_key(key)) {
-        yaml::report(problems, member.value, *wrong);
-      } else {
-        problems.push_back({node.file, member.line, member.column, *wrong});
-      }
-    }
-  }
-}
-
-}  // namespace
 
 void read_edits(const Node& node, Recipe& recipe, Problems& problems) {
   if (!node.is_map()) {

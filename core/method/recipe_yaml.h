@@ -17,6 +17,10 @@ using FindMethod = std::function<const Recipe&(const std::string& id)>;
 Recipe read_recipe(const yaml::Node& node, const std::vector<std::string>& extra,
                    const FindMethod& find, yaml::Problems& problems);
 
+/// The rules of `layers: {"0-1": {use: bf16}}` in place of those that the recipe has.
+void read_layer_rules(const yaml::Node& node, Recipe& recipe, const FindMethod& find,
+                      yaml::Problems& problems);
+
 /// Applies `set: {...}` to the recipe. Nested maps and dotted keys are the same thing.
 void read_edits(const yaml::Node& node, Recipe& recipe, yaml::Problems& problems);
 

@@ -246,6 +246,14 @@ TEST_CASE("methods: labels, own recipes, repetitions") {
   CHECK(experiment.methods[0].recipe.id == "kivi");
   CHECK(experiment.methods[1].label == "A");
   CHECK(experiment.methods[2].label == "a (group=2)");
+  const config::Experiment ruled =
+      folder.load(with("[{use: kivi, set: {group: 64}, layers: {'0-1': {use: bf16}}}]"));
+  const method::Recipe& recipe = ruled.methods[0].recipe;
+  CHECK(method::on_layer(recipe, 1).settings == method::preset("bf16").settings);
+  CHECK(method::on_layer(recipe, 2).settings.at("key.codec.group") == 64);
+  CHECK(ruled.methods[0].label == "kivi (group=64, layers={\"0-1\":{\"use\":\"bf16\"}})");
+  CHECK(folder.mistakes(with("[{use: kivi, layers: {'0-1': {use: bf}}}]")) ==
+        Lines{"e.yaml:3:35: unknown method 'bf' (did you mean 'bf16'?)"});
   CHECK(folder.mistakes(with("[kivi, kivi]")) ==
         Lines{"e.yaml:3:17: method 'kivi' is listed twice; give one of them another 'label'"});
   CHECK(folder.mistakes(with("[{id: kivi, key: {}}]")) ==
