@@ -48,6 +48,7 @@ int run(int argc, char** argv) {
   kvlab::cli::add_convert(app, result);
   kvlab::cli::add_capture(app, result);
   kvlab::cli::add_inspect(app, result);
+  kvlab::cli::add_bench_model(app, result);
   try {
     explain(app, argc, argv);
     app.parse(argc, argv);

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,7 @@
 #include "config/experiment.h"
 #include "run/describe.h"
 #include "run/estimate.h"
+#include "run/provenance.h"
 #include "run/runner.h"
 
 namespace kvlab::cli {
@@ -57,18 +57,6 @@ void parse_shard(const std::string& text, run::Options& options) {
   }
   options.shard = index;
   options.shards = count;
-}
-
-/// The command as it was typed, words with special characters in quotes.
-std::string command_line() {
-  std::ifstream in("/proc/self/cmdline", std::ios::binary);
-  std::string text;
-  for (std::string word; std::getline(in, word, '\0');) {
-    const bool is_plain = word.find_first_of(" \t\n'\"{}[]()*?$&|;<>#`\\") == std::string::npos;
-    if (!text.empty()) text += ' ';
-    text += is_plain ? word : "'" + word + "'";
-  }
-  return text;
 }
 
 config::Plan plan_of(const config::Experiment& experiment) {
@@ -179,7 +167,7 @@ void execute(const RunArguments& arguments, Exit& result) {
   options.jobs = arguments.jobs;
   options.only = arguments.only;
   options.rerun = arguments.rerun;
-  options.argv = command_line();
+  options.argv = run::command_line();
   if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
   if (arguments.dry_run) {
     print_dry_run(experiment, plan, options, arguments.json);

@@ -29,5 +29,6 @@ void add_capture(CLI::App& app, Exit& result);
 void add_calibrate(CLI::App& app, Exit& result);
 void add_convert(CLI::App& app, Exit& result);
 void add_inspect(CLI::App& app, Exit& result);
+void add_bench_model(CLI::App& app, Exit& result);
 
 }  // namespace kvlab::cli

@@ -34,6 +34,17 @@ std::string cpu_name() {
 
 }  // namespace
 
+std::string command_line() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::string text;
+  for (std::string word; std::getline(in, word, '\0');) {
+    const bool is_plain = word.find_first_of(" \t\n'\"{}[]()*?$&|;<>#`\\") == std::string::npos;
+    if (!text.empty()) text += ' ';
+    text += is_plain ? word : "'" + word + "'";
+  }
+  return text;
+}
+
 int64_t cores() {
   cpu_set_t set;
   CPU_ZERO(&set);

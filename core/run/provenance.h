@@ -12,6 +12,9 @@ namespace kvlab::run {
 std::map<std::string, std::string> provenance(const config::Experiment& experiment,
                                               const Options& options);
 
+/// The command as it was typed, words with special characters in quotes.
+std::string command_line();
+
 /// Cores this process may use.
 int64_t cores();
 

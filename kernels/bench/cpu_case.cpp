@@ -4,7 +4,7 @@
 #include <numeric>
 #include <random>
 
-#include "packed_spec.h"
+#include "speed/packed_spec.h"
 
 namespace kvlab::bench {
 namespace {
@@ -23,7 +23,7 @@ std::vector<std::uint16_t> normals(size_t count, unsigned seed) {
 
 CpuCase::CpuCase(const Shape& shape, int threads) : shape_(shape), tokens_(shape.tokens) {
   const Format format = format_named(shape.format, shape.dim);
-  spec_ = spec_of(format, Rotation::Kind::hadamard);
+  spec_ = speed::spec_of(format, Rotation::Kind::hadamard);
 
   const size_t rows = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.tokens);
   key_ = normals(rows * static_cast<size_t>(shape.dim), 1);
@@ -45,7 +45,7 @@ CpuCase::CpuCase(const Shape& shape, int threads) : shape_(shape), tokens_(shape
   std::iota(table_.begin(), table_.end(), 0);
 
   view_.format = format;
-  view_.rule.group = window_group(format);
+  view_.rule.group = speed::window_group(format);
   view_.batch = 1;
   view_.kv_heads = shape.kv_heads;
   view_.pool = blocks_;

@@ -47,6 +47,13 @@ def test_without_a_gpu_one_line_says_why() -> None:
     assert len(lines) == 1 and lines[0].startswith("kvlab_bench: no cuda cases: ")
 
 
+def test_bench_model_needs_a_gpu_and_says_so(kvlab: Kvlab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "bench-model needs " in kvlab.refused("bench-model", "--out", "model.h5").err
+    assert not (kvlab.folder / "model.h5").exists()
+    assert "--batches" in kvlab.refused("bench-model", "--out", "model.h5", "--batches", "0").err
+
+
 def test_the_results_file_is_whole(results: Path, kvlab: Kvlab) -> None:
     assert "0 problems" in kvlab.ok("inspect", results, "--verify").out
 

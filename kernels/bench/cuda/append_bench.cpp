@@ -7,7 +7,7 @@
 
 #include "cases.h"
 #include "kvlab/kernels/cpu.h"
-#include "packed_spec.h"
+#include "speed/packed_spec.h"
 #include "timing.h"
 #include "traffic.h"
 
@@ -62,7 +62,7 @@ class AppendCase {
 
 AppendCase::AppendCase(const AppendShape& shape)
     : shape_(shape),
-      spec_(spec_of(shape.format, Rotation::Kind::hadamard)),
+      spec_(speed::spec_of(shape.format, Rotation::Kind::hadamard)),
       lengths_(static_cast<size_t>(shape.batch), shape.tokens) {
   const Format& format = shape.format;
   const int per_block = block_tokens(format);
@@ -71,7 +71,7 @@ AppendCase::AppendCase(const AppendShape& shape)
   std::iota(table_.begin(), table_.end(), 0);
 
   view_.format = format;
-  view_.rule = {Flush::block, shape.sink, shape.recent, window_group(format)};
+  view_.rule = {Flush::block, shape.sink, shape.recent, speed::window_group(format)};
   view_.batch = shape.batch;
   view_.kv_heads = kHeads;
   view_.table_stride = pages;

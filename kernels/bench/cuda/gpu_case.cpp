@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "kvlab/kernels/cpu.h"
-#include "packed_spec.h"
 #include "random_numbers.h"
+#include "speed/packed_spec.h"
 #include "traffic.h"
 
 namespace kvlab::bench {
@@ -56,7 +56,7 @@ WindowRule rule_of(const GpuShape& shape) {
   rule.flush = shape.sink + shape.recent > 0 ? Flush::block : Flush::whole;
   rule.sink = shape.sink;
   rule.recent = shape.recent;
-  rule.group = window_group(shape.format);
+  rule.group = speed::window_group(shape.format);
   return rule;
 }
 
@@ -83,7 +83,7 @@ GpuCase::GpuCase(const GpuShape& shape, int copies, bool many_sources)
     : shape_(shape), lengths_(lengths_of(shape)) {
   const Format& format = shape.format;
   most_tokens_ = *std::max_element(lengths_.begin(), lengths_.end());
-  spec_ = host_spec_ = spec_of(format, shape.rotation);
+  spec_ = host_spec_ = speed::spec_of(format, shape.rotation);
   if (shape.rotation == Rotation::Kind::dense) {
     matrix_ = random_rotation(format.dim);
     device_matrix_ = upload(matrix_);

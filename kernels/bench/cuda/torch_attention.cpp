@@ -1,45 +1,13 @@
 #include "torch_attention.h"
 
-#include <dlfcn.h>
-
-#include <filesystem>
 #include <stdexcept>
 
-#include "torch_cuda/torch_cuda.h"
+#include "speed/torch_cuda/torch_attention.h"
+#include "speed/torch_module.h"
 
 namespace kvlab::bench {
-namespace {
-
-struct Module {
-  decltype(&kvlab_torch_time) time = nullptr;
-  decltype(&kvlab_torch_error) error = nullptr;
-  std::string missing;
-};
-
-Module load() {
-  Module module;
-  const auto path =
-      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libkvlab_torch_cuda.so";
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    module.missing = dlerror();
-    return module;
-  }
-  module.time = reinterpret_cast<decltype(module.time)>(dlsym(library, "kvlab_torch_time"));
-  module.error = reinterpret_cast<decltype(module.error)>(dlsym(library, "kvlab_torch_error"));
-  if (!module.time || !module.error) module.missing = path.string() + " is of another version";
-  return module;
-}
-
-const Module& module() {
-  static const Module loaded = load();
-  return loaded;
-}
-
-}  // namespace
-
 bool has_torch_attention(std::string* why) {
-  *why = module().missing;
+  *why = speed::missing_torch_cuda();
   return why->empty();
 }
 
@@ -47,8 +15,9 @@ std::vector<double> time_torch_attention(const std::string& kind, const Attentio
                                          int copies, int launches, int samples) {
   std::vector<double> nanoseconds(static_cast<size_t>(samples));
   const int sizes[] = {shape.batch, shape.tokens, shape.q_heads, shape.kv_heads, shape.dim};
-  if (module().time(kind.c_str(), sizes, copies, launches, samples, nanoseconds.data()) != 0) {
-    throw std::runtime_error(module().error());
+  if (KVLAB_TORCH_CUDA(kvlab_torch_time)(kind.c_str(), sizes, copies, launches, samples,
+                                         nanoseconds.data()) != 0) {
+    throw std::runtime_error(KVLAB_TORCH_CUDA(kvlab_torch_error)());
   }
   return nanoseconds;
 }

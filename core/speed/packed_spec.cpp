@@ -1,6 +1,6 @@
-#include "packed_spec.h"
+#include "speed/packed_spec.h"
 
-namespace kvlab::bench {
+namespace kvlab::speed {
 namespace {
 
 using namespace kernels;
@@ -34,4 +34,4 @@ int window_group(const Format& format) {
   return format.key.axis == Axis::channel ? format.key.group : 1;
 }
 
-}  // namespace kvlab::bench
+}  // namespace kvlab::speed

@@ -2,7 +2,7 @@
 
 #include "kvlab/kernels/cache.h"
 
-namespace kvlab::bench {
+namespace kvlab::speed {
 
 /// How the benchmarks make a cache of this format: both sides rotated alike, keys divided by their
 /// norm where the format has one, nothing clipped. A dense rotation still needs its matrix.
@@ -11,4 +11,4 @@ kernels::EncodeSpec spec_of(const kernels::Format& format, kernels::Rotation::Ki
 /// Per-channel groups of keys, else 1: the group of a window rule.
 int window_group(const kernels::Format& format);
 
-}  // namespace kvlab::bench
+}  // namespace kvlab::speed

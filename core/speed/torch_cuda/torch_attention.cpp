@@ -1,12 +1,10 @@
-#include "torch_cuda.h"
+#include "torch_attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <cmath>
@@ -14,33 +12,15 @@
 #include <string>
 #include <vector>
 
-namespace {
+#include "library.h"
+#include "sdpa.h"
 
-std::string& last_error() {
-  static std::string text;
-  return text;
-}
+namespace kvlab::torch_cuda {
+namespace {
 
 struct Tokens {
   at::Tensor key, value;  // bf16 [batch, kv_heads, tokens, dim]
 };
-
-/// Leaves libtorch the one kernel that is asked for; it refuses rather than takes another.
-void force(const std::string& kind) {
-  if (kind != "torch_cudnn" && kind != "torch_flash") {
-    throw std::invalid_argument("'" + kind + "' is neither torch_cudnn nor torch_flash");
-  }
-  at::Context& context = at::globalContext();
-  context.setSDPUseCuDNN(kind == "torch_cudnn");
-  context.setSDPUseFlash(kind == "torch_flash");
-  context.setSDPUseMemEfficient(false);
-  context.setSDPUseMath(false);
-}
-
-at::Tensor attention(const at::Tensor& query, const Tokens& tokens) {
-  return at::scaled_dot_product_attention(query, tokens.key, tokens.value, {}, 0.0,
-                                          /*is_causal=*/false, {}, /*enable_gqa=*/true);
-}
 
 /// ‖a − b‖ / ‖b‖ of the first sequence against plain products.
 double error_of(const at::Tensor& query, const Tokens& tokens) {
@@ -50,23 +30,18 @@ double error_of(const at::Tensor& query, const Tokens& tokens) {
   const double scale = 1 / std::sqrt(static_cast<double>(key.size(2)));
   const at::Tensor right =
       (q * scale).matmul(key.transpose(1, 2)).softmax(-1).matmul(first(tokens.value));
-  const at::Tensor found = first(attention(query, tokens)).reshape(right.sizes());
+  const at::Tensor found =
+      first(one_token_attention(query, tokens.key, tokens.value)).reshape(right.sizes());
   return ((found - right).norm() / right.norm()).item<double>();
-}
-
-/// Waits, and gives back what cases before held.
-void clean_up() {
-  c10::cuda::device_synchronize();
-  c10::cuda::CUDACachingAllocator::emptyCache();
 }
 
 void time(const std::string& kind, const int* sizes, int copies, int launches, int samples,
           double* nanoseconds) {
   const c10::InferenceMode no_gradients;
-  force(kind);
+  choose_sdpa(kind);
   const int64_t batch = sizes[0], count = sizes[1], q_heads = sizes[2], kv_heads = sizes[3],
                 dim = sizes[4];
-  const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+  const c10::cuda::CUDAStreamGuard guard(own_stream());
   const auto options = at::TensorOptions().device(at::kCUDA).dtype(at::kBFloat16);
   const at::Tensor query = at::randn({batch, q_heads, 1, dim}, options);
   std::vector<Tokens> all;
@@ -80,13 +55,17 @@ void time(const std::string& kind, const int* sizes, int copies, int launches, i
     throw std::runtime_error("the output is " + std::to_string(error) +
                              " away from plain products");
   }
-  for (int i = 0; i < launches; ++i) attention(query, all[static_cast<size_t>(i % copies)]);
+  const auto attend = [&](int i) {
+    const Tokens& tokens = all[static_cast<size_t>(i % copies)];
+    one_token_attention(query, tokens.key, tokens.value);
+  };
+  for (int i = 0; i < launches; ++i) attend(i);
   c10::cuda::device_synchronize();
 
   at::cuda::CUDAGraph graph;
   graph.capture_begin();
   try {
-    for (int i = 0; i < launches; ++i) attention(query, all[static_cast<size_t>(i % copies)]);
+    for (int i = 0; i < launches; ++i) attend(i);
   } catch (...) {
     graph.capture_end();
     throw;
@@ -105,21 +84,11 @@ void time(const std::string& kind, const int* sizes, int copies, int launches, i
 }
 
 }  // namespace
+}  // namespace kvlab::torch_cuda
+
+using namespace kvlab::torch_cuda;
 
 int kvlab_torch_time(const char* kind, const int* sizes, int copies, int launches, int samples,
                      double* nanoseconds) {
-  try {
-    time(kind, sizes, copies, launches, samples, nanoseconds);
-    clean_up();
-    return 0;
-  } catch (const c10::Error& error) {
-    // Advice follows on more lines.
-    const std::string text = error.what_without_backtrace();
-    last_error() = text.substr(0, text.find('\n'));
-  } catch (const std::exception& error) {
-    last_error() = error.what();
-  }
-  return 1;
+  return guarded([&] { time(kind, sizes, copies, launches, samples, nanoseconds); });
 }
-
-const char* kvlab_torch_error() { return last_error().c_str(); }
