@@ -253,7 +253,7 @@ TEST_CASE("methods: labels, own recipes, repetitions") {
   CHECK(method::on_layer(recipe, 2).settings.at("key.codec.group") == 64);
   CHECK(ruled.methods[0].label == "kivi (group=64, layers={\"0-1\":{\"use\":\"bf16\"}})");
   CHECK(folder.mistakes(with("[{use: kivi, layers: {'0-1': {use: bf}}}]")) ==
-        Lines{"e.yaml:3:35: unknown method 'bf' (did you mean 'bf16'?)"});
+        Lines{"e.yaml:3:45: unknown method 'bf' (did you mean 'bf16'?)"});
   CHECK(folder.mistakes(with("[kivi, kivi]")) ==
         Lines{"e.yaml:3:17: method 'kivi' is listed twice; give one of them another 'label'"});
   CHECK(folder.mistakes(with("[{id: kivi, key: {}}]")) ==
