@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the ablations (experiments/ablations/) and the claims on sixteen passages of the demo's model and writes the tables
-# of experiments/ablations/README.md into results/ablations/. Resumable: what is stored is not run again.
+# and pictures of experiments/ablations/README.md into results/reference/ablations/. Resumable: what is stored is not run
+# again.
 #
 # Usage: bash scripts/ablations.sh [--few] [NAME...]
 #   --few   two passages of each source instead of eight: a quarter of the time, no verdicts on claims
@@ -50,32 +51,71 @@ tables() {
       echo "--rows label --cols tokens --value wo_rel"
       echo "--rows label --cols tokens --value bits_per_element"
       ;;
+    token_scale_type)
+      echo "--rows label --cols key.token_scale_params --value wo_rel"
+      echo "--rows key.token_scale_params --cols label --value bits_at_32k"
+      ;;
+    layers | dynamic_window) echo "--rows label --value bits_per_element,bits_at_32k,wo_rel,attn_kl" ;;
+    rope_side) echo "--rows label --cols key.space --value wo_rel" ;;
+    calibration) echo "--rows dataset --cols label --value wo_rel" ;;
+    token_classes)
+      echo "--rows dataset --cols label --value tni_block_mse"
+      echo "--rows dataset --cols label --value out_rel"
+      ;;
+    equal_bytes_own) echo "--rows label,key.codec.bits --value bits_per_element,bits_at_32k,bits_at_128k,wo_rel,attn_kl" ;;
+    gaussian_limit) echo "--rows label --value bits_per_element_hist,k_nmse,v_nmse" ;;
     *) echo "" ;;
   esac
 }
 
-# run_one FILE: runs an experiment and writes its tables; synthetic ones take no passages.
+# backend NAME: the packed one where it has every row of the experiment.
+backend() {
+  case $1 in
+    additivity | bound | dynamic_window | equal_bytes | equal_bytes_own | gaussian_limit | rope_side | token_classes | \
+      token_scale_type | claims) echo reference ;;
+    *) echo cpu ;;
+  esac
+}
+
+# picture NAME: the options of kvplot for the experiments that one of its kinds fits, nothing for the others.
+picture() {
+  case $1 in
+    equal_bytes) echo "--kind pareto --x bits_per_element_hist" ;;
+    equal_bytes_own | dynamic_window) echo "--kind pareto --x bits_per_element" ;;
+    gaussian_limit) echo "--kind pareto --x bits_per_element_hist --value k_nmse" ;;
+    layers | scale_type | token_scale_type | window) echo "--kind pareto --x bits_at_32k" ;;
+    additivity | oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
+    *) echo "" ;;
+  esac
+}
+
+# run_one FILE: runs an experiment, writes its tables and draws its picture; synthetic ones take no passages.
 run_one() {
-  local file=$1 name passages=() options backend=cpu
+  local file=$1 name passages=() options
   name=$(basename "$file" .yaml)
   grep -q 'common/passages.yaml' "$file" && passages=("${few[@]}")
-  [[ $name != claims ]] || backend=reference  # the only one that has every method
   say "Running $file"
-  build/bin/kvlab run "$file" --backend "$backend" "${passages[@]}" --out "results/ablations/$name.h5"
+  build/bin/kvlab run "$file" --backend "$(backend "$name")" "${passages[@]}" --out "results/ablations/$name.h5"
   while read -r -a options; do
     build/bin/kvlab table "results/ablations/$name.h5" "${options[@]}" --format markdown
     echo
-  done < <(tables "$name") > "results/ablations/$name.md"
-  if [[ $name == claims ]]; then build/bin/kvlab claims "results/ablations/$name.h5" > "results/ablations/$name.txt"; fi
+  done < <(tables "$name") > "$out/$name.md"
+  case $name in
+    claims) build/bin/kvlab claims "results/ablations/$name.h5" --json | python scripts/claims_table.py >> "$out/$name.md" ;;
+    gaussian_limit) python scripts/wasted_bits.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
+  esac
+  read -r -a options < <(picture "$name")
+  ((${#options[@]} == 0)) || kvplot "results/ablations/$name.h5" "${options[@]}" --width text --out "$out/$name.svg"
 }
 
+out=results/reference/ablations
 bash scripts/setup.sh
 build release kvlab
 step passages "Capturing sixteen passages into datasets/smollm2/passages" \
   python datasets/prepare_demo.py --out datasets/smollm2 --passages
-mkdir -p results/ablations
+mkdir -p results/ablations "$out"
 for file in experiments/ablations/*.yaml experiments/claims.yaml; do
   name=$(basename "$file" .yaml)
   if ((${#names[@]} == 0)) || [[ " ${names[*]} " == *" $name "* ]]; then run_one "$file"; fi
 done
-say "Tables: results/ablations/*.md"
+say "Tables and pictures: $out"

@@ -23,6 +23,14 @@ void flatten(const json& settings, const std::string& prefix, std::map<std::stri
   }
 }
 
+/// Choices that a configuration leaves out while they are off. A row without one differs from a row
+/// that has it; parameters (of a rotation, say) that one row alone holds follow from its choices.
+const std::map<std::string, json> kLeftOut = {
+    {"protect.kind", "none"}, {"evict.kind", "none"},    {"key.space", "post_rope"},
+    {"key.reorder", "none"},  {"value.reorder", "none"}, {"key.basis", "none"},
+    {"value.basis", "none"},
+};
+
 /// The recipe that a cell's configuration holds.
 std::map<std::string, json> recipe_of(const json& config) {
   std::map<std::string, json> flat;
@@ -34,6 +42,7 @@ std::map<std::string, json> recipe_of(const json& config) {
       flatten(*found, std::string(section) + ".", &flat);
     }
   }
+  for (const auto& [key, off] : kLeftOut) flat.emplace(key, off);
   return flat;
 }
 
@@ -82,17 +91,25 @@ class Matcher {
     return keys;
   }
 
-  /// The row says of a key that the claim names that it has no effect there.
-  bool is_idle(const Candidate& candidate) const {
-    return std::any_of(named_.begin(), named_.end(), [&](const std::string& key) {
-      return std::any_of(candidate.warnings.begin(), candidate.warnings.end(),
-                         [&](const std::string& warning) {
-                           return warning.starts_with(key + ": no effect by algebra");
-                         });
-    });
+  /// All that the rows differ in of what the claim names has no effect there, as one of them says.
+  bool is_idle(const Candidate& a, const Candidate& b) const {
+    bool differs = false;
+    for (const std::string& key : named_) {
+      if (value_of(a, key) == value_of(b, key)) continue;
+      if (!has_no_effect(a, key) && !has_no_effect(b, key)) return false;
+      differs = true;
+    }
+    return differs;
   }
 
  private:
+  static bool has_no_effect(const Candidate& candidate, const std::string& key) {
+    return std::any_of(candidate.warnings.begin(), candidate.warnings.end(),
+                       [&](const std::string& warning) {
+                         return warning.starts_with(key + ": no effect by algebra");
+                       });
+  }
+
   json value_of(const Candidate& candidate, const std::string& key) const {
     const auto found = candidate.recipe.find(key);
     return found != candidate.recipe.end() ? found->second
@@ -174,7 +191,7 @@ Pairing pair_rows(const store::Results& results, const std::vector<Candidate>& r
     for (const Candidate* first : firsts) {
       for (const Candidate* second : found->second) {
         if (!matcher.agree(*first, *second)) continue;
-        if (matcher.is_idle(*first) || matcher.is_idle(*second)) {
+        if (matcher.is_idle(*first, *second)) {
           was_idle = true;
           continue;
         }

@@ -38,8 +38,9 @@ struct Pairing {
 
 /// Pairs rows that agree in dataset, layer, backend, seed (where both use it) and every sweep axis
 /// that the claim does not name. Where neither selector has a label, every recipe key that both
-/// hold and the claim does not name must agree too: one factor at a time. A pair in which a named
-/// key has no effect by algebra compares nothing and is left out.
+/// hold and the claim does not name must agree too, and pools, evictions and stages that only one
+/// has count as held by both: one factor at a time. A pair that differs only in named keys without
+/// an effect by algebra compares nothing and is left out.
 Pairing pair_rows(const store::Results& results, const std::vector<Candidate>& rows,
                   const Claim& claim);
 

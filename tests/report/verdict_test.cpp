@@ -199,10 +199,40 @@ TEST_CASE("Seeds are paired where both rows use them") {
 TEST_CASE("What has no effect by algebra compares nothing") {
   store::Results results = two_grids(16, [](int, int) { return 1; });
   for (store::SummaryRow& row : results.rows) {
-    if (row.label == "rounded") row.warnings = {"key.codec.grid: no effect by algebra: a reason"};
+    if (row.label == "rounded") {
+      row.warnings = {"key.codec.grid: no effect by algebra: a reason",
+                      "value.codec.grid: no effect by algebra: a reason"};
+    }
   }
   CHECK(judged(results, grid_claim()).reason ==
         "what it compares has no effect by algebra in any pair of rows");
+  // Of two keys in which the rows differ, one has an effect: the pair compares that.
+  for (store::SummaryRow& row : results.rows) {
+    if (!row.warnings.empty()) row.warnings.pop_back();
+  }
+  CHECK(judged(results, grid_claim()).pairs == 32);
+}
+
+TEST_CASE("A pool, an eviction or a stage that one row alone has is a difference") {
+  const auto [section, settings] = GENERATE(table<std::string, std::string>(
+      {{"protect", R"({"kind": "low_norm", "tokens": 5})"},
+       {"evict", R"({"kind": "streaming", "sink": 4, "recent": 1020})"},
+       {"key", R"({"space": "pre_rope"})"},
+       {"key", R"({"reorder": "calibrated"})"},
+       {"value", R"({"basis": "query_pca"})"}}));
+  CAPTURE(section, settings);
+  store::Results results = two_grids(16, [](int, int) { return 2; });
+  for (auto& [id, cell] : results.cells) {
+    nlohmann::json config = nlohmann::json::parse(cell.config);
+    if (config["method"]["id"] != "rounded") continue;
+    config["method"][section].update(nlohmann::json::parse(settings));
+    cell.config = config.dump();
+  }
+  CHECK_THAT(judged(results, grid_claim()).reason, ContainsSubstring("agree in everything else"));
+  Claim whole = grid_claim();
+  whole.of = {.label = "rounded", .settings = {}};
+  whole.over = {.label = "float", .settings = {}};
+  CHECK(judged(results, whole).differing.size() == 3);  // both grids and this
 }
 
 TEST_CASE("Pairs without a ratio are left out and counted") {
