@@ -37,4 +37,5 @@ for kind in position cumulative tokens; do
   kvplot results/token_errors.h5 --kind "$kind" --width text --out "$out/$kind.svg"
 done
 kvplot results/token_errors.h5 --kind channels --width text --out "$out/channels.png"
-kvplot results/group_window.h5 --kind heat --width text --out "$out/heat.svg"
+kvplot results/group_window.h5 --kind heat --width text --out "$out/heat.svg" --only kivi --only oscar_ots --only quarot_windows \
+  --only oscar_cov --only oscar_cov_centered --only optr
