@@ -106,6 +106,11 @@ def build_parser() -> argparse.ArgumentParser:
     stored.add_argument("--dtype", choices=DTYPES, default="float32", help="how tensors are stored (default: float32)")
     stored.add_argument("--no-k-pre", action="store_true", help="leave out the keys before RoPE")
     stored.add_argument(
+        "--gradients",
+        action="store_true",
+        help="store the loss gradients of keys and values, which KVQuant weighs by: a second pass, forward and backward",
+    )
+    stored.add_argument(
         "--out", metavar="FILE", type=Path, required=True, help="the HDF5 file to write; replaced only when complete"
     )
     return parser
@@ -129,7 +134,7 @@ def main(argv: list[str]) -> int:
     from kvlab_capture.loading import Model, source
 
     cut = Cut(options.tokens, options.passages, options.start_at, options.skip_tokens, options.bos)
-    request = Request(cut, options.probes, options.layers, options.dtype, not options.no_k_pre)
+    request = Request(cut, options.probes, options.layers, options.dtype, not options.no_k_pre, options.gradients)
     started = time.monotonic()
     model = Model(source(options.model, options.gguf), options.device)
     capture(model, options.text, request, options.out, {"argv": shareable(["capture_hf.py", *argv])})

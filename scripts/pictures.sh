@@ -37,4 +37,6 @@ for kind in position cumulative tokens; do
   kvplot results/token_errors.h5 --kind "$kind" --width text --out "$out/$kind.svg"
 done
 kvplot results/token_errors.h5 --kind channels --width text --out "$out/channels.png"
-kvplot results/group_window.h5 --kind heat --width text --out "$out/heat.svg"
+few=()
+for label in kivi oscar_ots quarot_windows oscar_cov oscar_cov_centered optr; do few+=(--only "$label (window.flush=block)"); done
+kvplot results/group_window.h5 --kind heat --width text --out "$out/heat.svg" "${few[@]}"

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 /// A thin layer over the HDF5 C library: files, groups, attributes and datasets by absolute path.
@@ -109,7 +110,7 @@ class File {
   T attribute(const std::string& object, const std::string& name) const;
   template <class T>
   T attribute_or(const std::string& object, const std::string& name, T fallback) const {
-    return has_attribute(object, name) ? attribute<T>(object, name) : fallback;
+    return has_attribute(object, name) ? attribute<T>(object, name) : std::move(fallback);
   }
 
   Info info(const std::string& dataset) const;

@@ -169,7 +169,7 @@ void write_pt(const std::filesystem::path& path, const RotationFile& file,
     }
     side = keys ? "key" : "value";
   }
-  std::vector<std::pair<Value, Value>> layers;
+  std::vector<torch_file::Member> layers;
   bool per_head = false;
   for (const auto& [number, layer] : file.layers) {
     const RotationSide& from = side == "key" ? layer.key : layer.value;
@@ -180,14 +180,14 @@ void write_pt(const std::filesystem::path& path, const RotationFile& file,
     const bool alone = from.rotation.size(0) == 1;
     per_head |= !alone;
     const auto in_type = [&](const at::Tensor& x) { return Value::of(x.to(type_of(options))); };
-    std::vector<std::pair<Value, Value>> entry = {
+    std::vector<torch_file::Member> entry = {
         {Value::of("layer_id"), Value::of(number)},
         {Value::of("rotation"), in_type(alone ? from.rotation[0] : from.rotation)}};
-    if (from.center.defined()) entry.emplace_back(Value::of("center"), in_type(from.center));
+    if (from.center.defined()) entry.push_back({Value::of("center"), in_type(from.center)});
     for (const auto& [name, tensor] : from.extra) {
-      entry.emplace_back(Value::of(name), in_type(tensor));
+      entry.push_back({Value::of(name), in_type(tensor)});
     }
-    layers.emplace_back(Value::of(number), Value::dict(std::move(entry)));
+    layers.push_back({Value::of(number), Value::dict(std::move(entry))});
   }
   torch_file::write(
       path, Value::dict({{Value::of("format_version"), Value::of(int64_t{1})},

@@ -165,7 +165,7 @@ class Machine {
     for (size_t i = 0; i < cells.size(); i += 2) {
       Value key = taken(cells[i], dict);
       Value member = taken(cells[i + 1], dict);
-      dict.members.emplace_back(std::move(key), std::move(member));
+      dict.members.push_back({std::move(key), std::move(member)});
     }
   }
 
@@ -498,7 +498,7 @@ Value Value::of(at::Tensor tensor) {
   return value;
 }
 
-Value Value::dict(std::vector<std::pair<Value, Value>> members) {
+Value Value::dict(std::vector<Member> members) {
   Value value;
   value.kind = Kind::dict;
   value.members = std::move(members);

@@ -13,6 +13,8 @@
 /// tensors, and refuses everything else by name.
 namespace kvlab::calibrate::torch_file {
 
+struct Member;
+
 /// A value of such a pickle.
 struct Value {
   enum class Kind { none, boolean, integer, real, text, list, dict, tensor };
@@ -21,20 +23,26 @@ struct Value {
   int64_t integer = 0;
   double real = 0.0;
   std::string text;
-  std::vector<Value> items;                      // list and tuple
-  std::vector<std::pair<Value, Value>> members;  // dict, in the order of the file
+  std::vector<Value> items;     // list and tuple
+  std::vector<Member> members;  // dict, in the order of the file
   at::Tensor tensor;
   int64_t nodes = 1;  // it and all within it: containers that are named twice are held twice
 
   static Value of(int64_t number);
   static Value of(std::string text);
   static Value of(at::Tensor tensor);
-  static Value dict(std::vector<std::pair<Value, Value>> members);
+  static Value dict(std::vector<Member> members);
 
   /// A dict's entry under a text, or nullptr.
   const Value* find(const std::string& key) const;
   /// "a dict", "the text 'x'", "a float32 tensor [2, 3]", …
   std::string describe() const;
+};
+
+/// An entry of a dict.
+struct Member {
+  Value key;
+  Value value;
 };
 
 /// The value that the file holds. Throws Error with the file's name where it is no such file, is

@@ -15,7 +15,7 @@ using yaml::Node;
 
 std::optional<std::string> read_choice(const Node& node, const std::string& key,
                                        const std::vector<std::string>& words, Reading& reading) {
-  const auto text = yaml::read_text(node, key, reading.problems);
+  auto text = yaml::read_text(node, key, reading.problems);
   if (!text) return std::nullopt;
   if (std::find(words.begin(), words.end(), *text) != words.end()) return text;
   yaml::report(reading.problems, node,

@@ -108,9 +108,9 @@ class Float final : public Codec {
   }
 
   at::Tensor decode(const Encoded& encoded) const override {
-    const at::Tensor values = spec_.format == Format::e2m1
-                                  ? e2m1_values(unpack(encoded.codes, 4))
-                                  : encoded.codes.view(eight_bits(spec_.format)).to(at::kFloat);
+    at::Tensor values = spec_.format == Format::e2m1
+                            ? e2m1_values(unpack(encoded.codes, 4))
+                            : encoded.codes.view(eight_bits(spec_.format)).to(at::kFloat);
     if (spec_.scale == Scale::none) return values;
     const at::Tensor scale =
         spec_.scale == Scale::e8m0

@@ -9,7 +9,7 @@ take besides q, k and v (sinks, position biases).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -94,6 +94,18 @@ def recording(
         for layer, (block, attention) in layers.items():
             stack.enter_context(_LayerRecorder(layer, block, attention, sink_until_last))
         yield
+
+
+@contextmanager
+def listening(listeners: Mapping[torch.nn.Module, Any]) -> Iterator[None]:
+    """While active, `on_attention_function` of an attention module's listener gets what the module hands over."""
+    for module, listener in listeners.items():
+        setattr(module, _RECORDER, listener)
+    try:
+        yield
+    finally:
+        for module in listeners:
+            delattr(module, _RECORDER)
 
 
 class _AllRecorded(Exception):  # noqa: N818 - no error: the way out of a forward that has given all that was wanted

@@ -33,6 +33,7 @@ class Request:
     layers: tuple[int, ...] | None = None  # None: all
     dtype: str = "float32"
     keys_before_rope: bool = True
+    gradients: bool = False
 
 
 def libraries() -> dict[str, str]:
@@ -45,6 +46,8 @@ def capture(model: Model, text: Path, request: Request, out: Path, attributes: d
     layers = _layers(model, request.layers)
     taken = passages.cut(text, model.tokenizer, request.cut)
     positions = probes.positions(request.probes, request.cut.tokens)
+    if request.gradients and request.cut.tokens < 2:
+        raise UserError("gradients need a loss: at least 2 tokens of a passage, not 1")
     limit = getattr(model.config, "max_position_embeddings", None)
     if limit is not None and request.cut.tokens > limit:
         warn(f"{request.cut.tokens} tokens are more than the {limit} positions that {model.name} was made for")
@@ -57,6 +60,8 @@ def capture(model: Model, text: Path, request: Request, out: Path, attributes: d
         sink = LayerSink(modules, positions, request.keys_before_rope, writer)
         _forward(model, modules, taken.tokens, sink)
         sink.finish(model.name)
+        if request.gradients:
+            _backward(model, modules, taken.tokens, writer)
 
 
 def _layers(model: Model, wanted: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -95,6 +100,25 @@ def _forward(model: Model, modules: Modules, tokens: np.ndarray, sink: LayerSink
             raise UserError(f"{model.name}: the forward failed: {first_line(error)}") from error
         seconds = time.monotonic() - started
         note(f"passage {passage + 1} of {len(tokens)}: {len(modules)} layers, {len(row)} tokens, {seconds:.1f} s")
+
+
+def _backward(model: Model, modules: Modules, tokens: np.ndarray, writer: schema.CaptureWriter) -> None:
+    """One forward and backward a passage through the whole model."""
+    import torch
+
+    from . import gradients
+
+    writer.set_attributes({"loss": gradients.LOSS})
+    for passage, row in enumerate(tokens):
+        started = time.monotonic()
+        ids = torch.from_numpy(row).long()[None].to(model.whole.device)
+        try:
+            found = gradients.of_passage(model.whole, modules, ids)
+        except (RuntimeError, IndexError) as error:  # out of memory
+            raise UserError(f"{model.name}: the backward failed: {first_line(error)}") from error
+        for layer, pair in found.items():
+            writer.add_passage(layer, passage, {name: x.float().cpu().numpy() for name, x in pair.items()})
+        note(f"passage {passage + 1} of {len(tokens)}: gradients, {time.monotonic() - started:.1f} s")
 
 
 def _provenance(model: Model, taken: passages.Passages, request: Request) -> dict[str, Any]:

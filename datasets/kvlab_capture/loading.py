@@ -90,16 +90,31 @@ class Model:
     @cached_property
     def decoder(self) -> Any:
         """The decoder without its output matrix, float32, in evaluation mode, ready for `attention.recording`."""
+        model = self._recordable
+        return self._on_device(model.get_decoder() if hasattr(model, "get_decoder") else model.base_model)
+
+    @cached_property
+    def whole(self) -> Any:
+        """The decoder with its output matrix, likewise."""
+        return self._on_device(self._recordable)
+
+    @cached_property
+    def _recordable(self) -> Any:
         from .attention import IMPLEMENTATION
 
         if getattr(self.config, "attn_logit_softcapping", None) is not None:
             raise UserError(f"{self.name}: attention is not Llama-like: its scores are capped")
         model = self.load_whole()
-        decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
         try:
             model.set_attn_implementation(IMPLEMENTATION)
-            return decoder.to(self._device).eval()
-        except (ValueError, RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        except (ValueError, RuntimeError) as error:
+            raise UserError(f"{self.name} cannot be recorded: {first_line(error)}") from error
+        return model
+
+    def _on_device(self, module: Any) -> Any:
+        try:
+            return module.to(self._device).eval()
+        except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
             raise UserError(f"{self.name} cannot be set up on {self._device}: {first_line(error)}") from error
 
     def load_whole(self) -> Any:

@@ -77,10 +77,14 @@ class CaptureWriter:
         self._create(group, "w_o", w_o.shape, self._dtype)[...] = encode(w_o, self._dtype, f"layer {layer}: w_o")
 
     def add_passage(self, layer: int, passage: int, tensors: dict[str, np.ndarray]) -> None:
-        """Tensors of one passage: [H, T or P, d] in the file's type, [T] always float32; each gains B in front."""
+        """Tensors of one passage: [H, T or P, d] in the file's type, [T] always float32; each gains B in front.
+
+        Gradients are too small for float16, where they are float32.
+        """
         group = self._file[group_name(layer)]
         for name, x in tensors.items():
-            dtype = self._dtype if x.ndim > 1 else "float32"
+            too_small = name.startswith("grad_") and self._dtype == "float16"
+            dtype = self._dtype if x.ndim > 1 and not too_small else "float32"
             if name not in group:
                 self._create(group, name, (self._passages, *x.shape), dtype)
             group[name][passage] = encode(x, dtype, f"layer {layer}: {name}")
