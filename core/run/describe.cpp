@@ -9,8 +9,8 @@
 #include "data/file_hash.h"
 #include "data/synthetic.h"
 #include "model/config.h"
-#include "model/weights.h"
 #include "model/tokens_file.h"
+#include "model/weights.h"
 
 namespace kvlab::run {
 
