@@ -171,4 +171,15 @@ at::Tensor Schedule::evicted_at(int64_t sequence, int64_t head, const at::Tensor
   return above(dropped, positions).logical_not_();
 }
 
+Schedule Schedule::of_groups(int64_t from, int64_t n) const {
+  Schedule part = *this;
+  part.windows_ = windows_.behind_sink(n);
+  part.tokens_ = n;
+  part.flush_steps_.clear();
+  part.dropped_.clear();
+  part.kept_ = 0;
+  for (at::Tensor& leaves : part.leaves_pool_) leaves = leaves.narrow(0, from, n);
+  return part;
+}
+
 }  // namespace kvlab::cache

@@ -51,6 +51,13 @@ class Schedule {
   /// bool [P, T]: tokens that were dropped before or at each step.
   at::Tensor evicted_at(int64_t sequence, int64_t head, const at::Tensor& positions) const;
 
+  /// What a cache quantizes of tokens [from, from + n), whole groups of the history, looked at by
+  /// themselves.
+  Schedule of_groups(int64_t from, int64_t n) const;
+
+  /// Whether tokens decide what is held.
+  bool looks_at_tokens() const { return !flush_steps_.empty() || protects() || evicts(); }
+
   /// What a reader of the row should know: "protect: …: position-selected".
   const std::vector<std::string>& notes() const { return notes_; }
 

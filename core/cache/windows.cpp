@@ -60,4 +60,10 @@ Windows Windows::at_length(int64_t tokens) const {
   return other;
 }
 
+Windows Windows::behind_sink(int64_t tokens) const {
+  Windows other = *this;
+  other.sink_ = 0;
+  return other.at_length(tokens);
+}
+
 }  // namespace kvlab::cache

@@ -40,6 +40,8 @@ class Windows {
 
   /// The same rule for a cache of another length.
   Windows at_length(int64_t tokens) const;
+  /// The same rule for `tokens` tokens of a history, behind the sink.
+  Windows behind_sink(int64_t tokens) const;
 
  private:
   Windows() = default;

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "base/error.h"
-#include "calibrate/safetensors.h"
 #include "calibrate/torch_file.h"
+#include "data/safetensors.h"
 
 namespace kvlab::calibrate {
 namespace {
@@ -197,7 +198,7 @@ void write_pt(const std::filesystem::path& path, const RotationFile& file,
 }
 
 RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std::string>& notes) {
-  const safetensors::Contents contents = safetensors::read(path);
+  const data::Safetensors contents = data::Safetensors::open(path);
   RotationFile result;
   const auto text = [&](const char* key) {
     const auto found = contents.metadata.find(key);
@@ -205,7 +206,7 @@ RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std
   };
   result.method = text("method");
   result.calibration = text("calibration");
-  for (const auto& [name, tensor] : contents.tensors) {
+  for (const auto& [name, entry] : contents.entries) {
     // layers.N.key.rotation
     const Place place{path, "tensor '" + name + "'"};
     constexpr std::string_view kLayers = "layers.";
@@ -220,8 +221,12 @@ RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std
                              : after.starts_with(".value.") ? "value"
                                                             : "";
     if (number < 0 || side.empty()) place.fail("is not named layers.N.key.… or layers.N.value.…");
-    take(side_of(result.layers[number], side), std::string(after.substr(side.size() + 2)), tensor,
-         place, notes);
+    if (!entry.tensor.defined()) {
+      place.fail("has type " + entry.type + ", expected F64, F32, F16, BF16 or I64");
+    }
+    // A copy: the file may be written over while the tensor is held.
+    take(side_of(result.layers[number], side), std::string(after.substr(side.size() + 2)),
+         entry.tensor.clone(), place, notes);
   }
   if (result.layers.empty()) throw Error(path.string() + ": holds no tensor layers.N.key.rotation");
   return result;
@@ -229,23 +234,23 @@ RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std
 
 void write_safetensors(const std::filesystem::path& path, const RotationFile& file,
                        const ConvertOptions& options) {
-  safetensors::Contents contents;
-  contents.metadata = {
-      {"format", kFormat}, {"method", file.method}, {"calibration", file.calibration}};
+  std::map<std::string, at::Tensor> tensors;
   for (const auto& [number, layer] : file.layers) {
     for (const auto& [name, side] :
          {std::pair{"key", &layer.key}, std::pair{"value", &layer.value}}) {
       if (!options.side.empty() && options.side != name) continue;
       const std::string prefix = fmt::format("layers.{}.{}.", number, name);
       const auto put = [&](const std::string& what, const at::Tensor& x) {
-        if (x.defined()) contents.tensors[prefix + what] = x.to(type_of(options));
+        if (x.defined()) tensors[prefix + what] = x.to(type_of(options));
       };
       put("rotation", side->rotation);
       put("center", side->center);
       for (const auto& [what, tensor] : side->extra) put(what, tensor);
     }
   }
-  safetensors::write(path, contents);
+  data::write_safetensors(
+      path, {{"format", kFormat}, {"method", file.method}, {"calibration", file.calibration}},
+      tensors);
 }
 
 RotationFile mapped(const RotationFile& file, const ConvertOptions& options,

@@ -84,7 +84,7 @@ void execute(const Arguments& arguments) {
   request.attributes = {
       {"created_by", "kvlab capture " + code_version()},
       {"model", std::filesystem::path(arguments.model).lexically_normal().filename().string()},
-      {"model_sha256", model::Safetensors(arguments.model).content()},
+      {"model_sha256", model::Weights(arguments.model).content()},
       {"text_sha256", text.text_sha256},
       {"tokenizer", text.tokenizer},
       {"probes", arguments.probes},

@@ -13,24 +13,25 @@ class LayerCache {
  public:
   virtual ~LayerCache() = default;
 
-  /// A prompt that attended in full precision: its keys and values [Hkv, n, d].
-  virtual void prefill(const at::Tensor& k, const at::Tensor& v) = 0;
+  /// A prompt that attended in full precision.
+  virtual void prefill(const LayerTokens& prompt) = 0;
 
-  /// Takes in one token's keys and values [Hkv, 1, d] and attends with its queries [Hq, 1, d]:
-  /// float32 [Hq, 1, d].
-  virtual at::Tensor step(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) = 0;
+  /// Takes in one token and attends with its queries q [Hq, 1, d], on the host: float32 [Hq, 1, d].
+  virtual at::Tensor step(const LayerTokens& token, const at::Tensor& q) = 0;
 
   /// bits and bytes as held now.
   virtual metrics::Arrays memory() const = 0;
+
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 /// Attention token by token through the caches of a backend: KvCache of `cpu` or `cuda`, tensors of
 /// `reference`.
 class Decoding {
  public:
-  /// capacity: tokens of the longest sequence. methods must outlive it. Throws Unsupported where
-  /// the backend cannot hold a layer's recipe, or a layer reads a sliding window.
-  Decoding(const LayerMethods& methods, const CacheUse& use, const model::Config& config,
+  /// capacity: tokens of the longest sequence. methods and decoder must outlive it. Throws
+  /// Unsupported where the backend cannot hold a layer's recipe, or a layer reads a sliding window.
+  Decoding(const LayerMethods& methods, const CacheUse& use, const model::Decoder& decoder,
            int64_t capacity);
 
   /// Fills the empty caches with a prompt.
@@ -41,7 +42,11 @@ class Decoding {
 
   metrics::Arrays memory() const;
 
+  /// What a reader should know, each sentence once.
+  std::vector<std::string> notes() const;
+
  private:
+  DType dtype_;
   std::vector<std::unique_ptr<LayerCache>> caches_;
 };
 

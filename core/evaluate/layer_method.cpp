@@ -1,32 +1,13 @@
 #include "evaluate/layer_method.h"
 
-#include "base/error.h"
 #include "cache/schedule.h"
 #include "metrics_catalog/catalog.h"
-#include "quant/rounding.h"
 
 namespace kvlab::evaluate {
 
-data::Sample captured(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, DType dtype) {
-  const at::ScalarType type = quant::scalar_type(dtype);
-  const int64_t last = k.size(1) - 1;
-  data::Sample sample;
-  sample.k = k.to(at::kCPU).to(type).unsqueeze(0);
-  sample.v = v.to(at::kCPU).to(type).unsqueeze(0);
-  sample.q = q.narrow(1, q.size(1) - 1, 1).to(at::kCPU).to(type).unsqueeze(0);
-  sample.positions = at::tensor({last}, at::kLong);
-  sample.dtype = dtype;
-  return sample;
-}
-
 ReadTokens read_back(const data::Sample& sample, const LayerMethod& method,
-                     const std::string& backend) {
+                     const std::string& backend, const cache::Schedule& schedule) {
   const metrics::SampleContext context(sample);
-  const cache::Schedule schedule(method.recipe.settings, sample);
-  if (schedule.protects() || schedule.evicts()) {
-    throw Unsupported(
-        "whole models: tokens that are protected or evicted are not read apart; samples have them");
-  }
   const auto readback =
       metrics::make_readback(backend, context, method.prepared, method.recipe, schedule);
   const auto side = [&](metrics::WhichSide which) {

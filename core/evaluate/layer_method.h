@@ -26,10 +26,6 @@ struct CacheUse {
   std::string backend = "reference";  // who quantizes and, in decoding, attends
 };
 
-/// Keys and values of one layer as its cache holds them in full precision: a sample of one sequence
-/// whose only query is the last token's. k, v: [Hkv, n, d].
-data::Sample captured(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, DType dtype);
-
 /// What a layer's cache gives back of all complete groups of its tokens, float32 [Hkv, n, d] from
 /// token `begin` on; undefined for a side that is not quantized.
 struct ReadTokens {
@@ -38,9 +34,9 @@ struct ReadTokens {
   metrics::Arrays memory;  // bits and bytes of a cache of these tokens
 };
 
-/// Tensors as `captured` took them.
+/// schedule: of this sample.
 ReadTokens read_back(const data::Sample& sample, const LayerMethod& method,
-                     const std::string& backend);
+                     const std::string& backend, const cache::Schedule& schedule);
 
 /// Means of bits and sums of bytes over the layers of a model.
 metrics::Arrays over_layers(const std::vector<metrics::Arrays>& layers);

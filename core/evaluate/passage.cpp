@@ -16,19 +16,19 @@ PassageResult teacher_forced(const model::Decoder& decoder, const LayerMethods& 
                              const CacheUse& use, const Prompt* prompt, const at::Tensor& tokens) {
   TeacherForced attention(methods, use, prompt);
   const at::Tensor states = decoder.forward(tokens, tokens_of(prompt), std::ref(attention));
-  return {states, attention.memory()};
+  return {states, attention.memory(), attention.notes()};
 }
 
 PassageResult decode(const model::Decoder& decoder, const LayerMethods& methods,
                      const CacheUse& use, const Prompt* prompt, const at::Tensor& tokens) {
   const int64_t start = tokens_of(prompt);
-  Decoding attention(methods, use, decoder.config(), start + tokens.size(0));
+  Decoding attention(methods, use, decoder, start + tokens.size(0));
   if (prompt != nullptr) attention.fill(*prompt);
   std::vector<at::Tensor> states;
   for (int64_t i = 0; i < tokens.size(0); ++i) {
     states.push_back(decoder.forward(tokens.narrow(0, i, 1), start + i, std::ref(attention)));
   }
-  return {at::cat(states), attention.memory()};
+  return {at::cat(states), attention.memory(), attention.notes()};
 }
 
 at::Tensor greedy(const model::Decoder& decoder, const Prompt& prompt,
@@ -46,7 +46,7 @@ at::Tensor greedy(const model::Decoder& decoder, const Prompt& prompt,
 
 at::Tensor greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,
                   const Prompt& prompt, int64_t count) {
-  Decoding attention(methods, use, decoder.config(), prompt.tokens + count);
+  Decoding attention(methods, use, decoder, prompt.tokens + count);
   attention.fill(prompt);
   return greedy(decoder, prompt, std::ref(attention), count);
 }

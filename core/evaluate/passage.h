@@ -9,6 +9,7 @@ namespace kvlab::evaluate {
 struct PassageResult {
   at::Tensor states;  // [n, D] of the tokens after the prompt, as Decoder::forward returns them
   metrics::Arrays memory;  // bits and bytes at the end, over all layers
+  std::vector<std::string> notes;
 };
 
 /// Tokens int64 [n] after a prompt (nullptr: none) in one pass, with the result of decoding them

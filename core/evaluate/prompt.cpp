@@ -11,11 +11,9 @@ Prompt run_prompt(const model::Decoder& decoder, const at::Tensor& tokens, DType
   Prompt prompt;
   prompt.tokens = tokens.size(0);
   prompt.states = decoder.forward(tokens, 0, [&](const model::LayerInput& input) {
-    const at::ScalarType type = quant::scalar_type(dtype);
-    prompt.k.push_back(input.k.to(type));
-    prompt.v.push_back(input.v.to(type));
-    return model::exact_attention(input.q, prompt.k.back().to(input.q.scalar_type()),
-                                  prompt.v.back().to(input.q.scalar_type()), input.window);
+    const LayerTokens& held = prompt.layers.emplace_back(tokens_of(input, dtype));
+    return model::exact_attention(input.q, held.k.to(input.q.options()),
+                                  held.v.to(input.q.options()), input.window);
   });
   return prompt;
 }
@@ -30,11 +28,12 @@ model::Attention exact_steps(const Prompt* prompt, DType dtype) {
     const auto found = held->find(input.layer);
     const auto after = [&](const at::Tensor& before, const at::Tensor& x) {
       const at::Tensor rounded = x.to(quant::scalar_type(dtype)).to(input.q.scalar_type());
-      return before.defined() ? at::cat({before.to(rounded.scalar_type()), rounded}, 1) : rounded;
+      return before.defined() ? at::cat({before.to(rounded.options()), rounded}, 1) : rounded;
     };
     Held now;
     if (found != held->end()) now = found->second;
-    if (found == held->end() && prompt != nullptr) now = {prompt->k[layer], prompt->v[layer]};
+    if (found == held->end() && prompt != nullptr)
+      now = {prompt->layers[layer].k, prompt->layers[layer].v};
     now = {after(now.k, input.k), after(now.v, input.v)};
     (*held)[input.layer] = now;
     return model::exact_attention(input.q, now.k, now.v, input.window);

@@ -2,8 +2,7 @@
 
 #include <vector>
 
-#include "base/dtype.h"
-#include "model/decoder.h"
+#include "evaluate/layer_tokens.h"
 
 namespace kvlab::evaluate {
 
@@ -11,8 +10,8 @@ namespace kvlab::evaluate {
 /// from it, so that it is run once.
 struct Prompt {
   int64_t tokens = 0;
-  std::vector<at::Tensor> k, v;  // of each layer, [Hkv, n, d], rounded to the cache's type
-  at::Tensor states;             // [n, D] as Decoder::forward returns them
+  std::vector<LayerTokens> layers;
+  at::Tensor states;  // [n, D] as Decoder::forward returns them
 };
 
 Prompt run_prompt(const model::Decoder& decoder, const at::Tensor& tokens, DType dtype);

@@ -41,23 +41,38 @@ class HeadSide {
   int64_t begin_, end_;
 };
 
-/// Ends of the history of queries [first, first + n): the first one's, the last one's, and which of
-/// the tokens between are behind each query's own, bool [n, most − least].
+/// The history of queries [first, first + n): where it is read by all of them, where by none, and
+/// which of the tokens between each query reads, bool [n, most − least].
 struct Ends {
   int64_t least = 0, most = 0;
   at::Tensor is_read;
 
-  Ends(const at::Tensor& ends, int64_t first, int64_t n) {
+  /// begin: of the history. held: bool [n, T], tokens of it that stay in full precision; or
+  /// undefined.
+  Ends(const at::Tensor& ends, int64_t first, int64_t n, int64_t begin, const at::Tensor& held) {
     const at::Tensor part = ends.narrow(0, first, n);
-    least = part[0].item<int64_t>();
+    // A held token may stand anywhere.
+    least = held.defined() ? begin : part[0].item<int64_t>();
     most = part[n - 1].item<int64_t>();
     is_read = at::arange(least, most, at::kLong).unsqueeze(0).lt(part.unsqueeze(1));
+    if (held.defined()) {
+      is_read = is_read.logical_and_(held.narrow(1, least, most - least).logical_not());
+    }
   }
 };
 
+/// What attention of a head is given beside its sides.
+struct Reading {
+  const cache::Schedule& schedule;
+  const metrics::ProbeLimits& limits;
+  int64_t head = 0;
+  int64_t window = 0;  // of the model
+};
+
 /// Queries of one KV head, q [g, n, d], those of the last n tokens, against all its tokens.
-at::Tensor attend_head(const at::Tensor& q, HeadSide key, HeadSide value,
-                       const metrics::ProbeLimits& limits, int64_t window) {
+at::Tensor attend_head(const at::Tensor& q, HeadSide key, HeadSide value, const Reading& reading) {
+  const auto& [schedule, limits, head, window] = reading;
+  const int64_t history = schedule.windows().begin();
   const int64_t tokens = limits.positions.size(0);
   const int64_t start = tokens - q.size(1);
   const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(2)));
@@ -67,8 +82,11 @@ at::Tensor attend_head(const at::Tensor& q, HeadSide key, HeadSide value,
     const int64_t end = first + n;
     const int64_t begin = window > 0 ? std::max<int64_t>(0, first - window + 1) : 0;
     const at::Tensor queries = q.narrow(1, first - start, n) * scale;
-    const Ends keys(limits.key, first, n);
-    const Ends values(limits.value, first, n);
+    const at::Tensor positions = limits.positions.narrow(0, first, n);
+    at::Tensor held;
+    if (schedule.protects()) held = schedule.protected_at(0, positions);
+    const Ends keys(limits.key, first, n, history, held);
+    const Ends values(limits.value, first, n, history, held);
 
     const at::Tensor rows = key.rows_until(keys.least).narrow(0, begin, end - begin);
     at::Tensor logits = queries.matmul(rows.t());
@@ -83,6 +101,10 @@ at::Tensor attend_head(const at::Tensor& q, HeadSide key, HeadSide value,
     const at::Tensor other = at::arange(begin, end, at::kLong).unsqueeze(0);
     at::Tensor hidden = other.gt(own);
     if (window > 0) hidden = hidden.logical_or_(other.le(own - window));
+    if (schedule.evicts()) {
+      hidden =
+          hidden.logical_or_(schedule.evicted_at(0, head, positions).narrow(1, begin, end - begin));
+    }
     logits.masked_fill_(hidden, -std::numeric_limits<float>::infinity());
     const at::Tensor weights = logits.softmax(-1);
 
@@ -107,19 +129,17 @@ at::Tensor TeacherForced::operator()(const model::LayerInput& input) {
   const c10::NoGradGuard no_grad;
   const auto layer = static_cast<size_t>(input.layer);
   const LayerMethod& method = methods_.at(layer);
-  const auto after_prompt = [&](const std::vector<at::Tensor>& before, const at::Tensor& x) {
-    return at::cat({before[layer].to(x.scalar_type()), x}, 1);
-  };
-  const data::Sample sample = prompt_ == nullptr
-                                  ? captured(input.q, input.k, input.v, use_.dtype)
-                                  : captured(input.q, after_prompt(prompt_->k, input.k),
-                                             after_prompt(prompt_->v, input.v), use_.dtype);
-  ReadTokens read = read_back(sample, method, use_.backend);
+  LayerTokens all = tokens_of(input, use_.dtype);
+  if (prompt_ != nullptr) all = joined(prompt_->layers[layer], all);
+  const data::Sample sample = sample_of(all, input.q, use_.dtype, *input.rope);
+  const cache::Schedule schedule(method.recipe.settings, sample);
+  for (const std::string& note : schedule.notes()) {
+    if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
+  }
+  ReadTokens read = read_back(sample, method, use_.backend, schedule);
   memory_[layer] = std::move(read.memory);
 
-  const int64_t tokens = sample.tokens();
-  const cache::Schedule schedule(method.recipe.settings, sample);
-  const metrics::ProbeLimits limits(schedule, 0, at::arange(tokens, at::kLong));
+  const metrics::ProbeLimits limits(schedule, 0, at::arange(sample.tokens(), at::kLong));
   const int64_t group = input.q.size(0) / sample.kv_heads();
   const at::Tensor q = input.q.to(at::kCPU).to(at::kFloat);
   at::Tensor output = at::empty_like(q);
@@ -130,7 +150,7 @@ at::Tensor TeacherForced::operator()(const model::LayerInput& input) {
     };
     output.narrow(0, head * group, group)
         .copy_(attend_head(q.narrow(0, head * group, group), side(sample.k, read.k),
-                           side(sample.v, read.v), limits, input.window));
+                           side(sample.v, read.v), {schedule, limits, head, input.window}));
   }
   return output.to(input.q.device()).to(input.q.scalar_type());
 }

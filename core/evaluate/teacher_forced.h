@@ -19,11 +19,15 @@ class TeacherForced {
   /// Bits and bytes at the end of the sequence, over all layers; call after the last one.
   metrics::Arrays memory() const { return over_layers(memory_); }
 
+  /// What a reader should know, each sentence once.
+  const std::vector<std::string>& notes() const { return notes_; }
+
  private:
   const LayerMethods& methods_;
   CacheUse use_;
   const Prompt* prompt_;
   std::vector<metrics::Arrays> memory_;
+  std::vector<std::string> notes_;
 };
 
 }  // namespace kvlab::evaluate

@@ -67,6 +67,9 @@ void write_head(h5::File& file, const Config& config, const at::Tensor& tokens,
   file.set_attribute("/", "rope", "post");
   file.set_attribute("/", "rope_layout", "half");
   file.set_attribute("/", "rope_theta", config.rope.theta);
+  if (const std::string scaling = data::scaling_text(config.rope); !scaling.empty()) {
+    file.set_attribute("/", "rope_scaling", scaling);
+  }
   file.set_attribute("/", "model_type", config.type);
   file.set_attribute("/", "n_layers", config.layers);
   file.set_attribute("/", "n_q_heads", config.q_heads);

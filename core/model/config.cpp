@@ -101,9 +101,9 @@ double yarn_attention_factor(Keys& keys, double factor) {
   return m > 0 && m_all > 0 ? scale(m) / scale(m_all) : scale(1);
 }
 
-RopeSpec read_rope(Keys& config, const std::string& file, int64_t max_positions) {
+data::RopeSpec read_rope(Keys& config, const std::string& file, int64_t max_positions) {
   const std::vector<std::string> kinds = {"default", "linear", "llama3", "yarn"};
-  RopeSpec rope;
+  data::RopeSpec rope;
   rope.theta = config.number_or("rope_theta", rope.theta);
   const json* scaling = config.find("rope_scaling");
   const json* parameters = config.find("rope_parameters");
@@ -121,16 +121,16 @@ RopeSpec read_rope(Keys& config, const std::string& file, int64_t max_positions)
   const std::string older = keys.text_or("type", "default");
   const std::string kind = keys.text_or("rope_type", older);
   if (kind == "linear") {
-    rope.kind = RopeSpec::Kind::linear;
+    rope.kind = data::RopeSpec::Kind::linear;
     rope.factor = keys.number("factor");
   } else if (kind == "llama3") {
-    rope.kind = RopeSpec::Kind::llama3;
+    rope.kind = data::RopeSpec::Kind::llama3;
     rope.factor = keys.number("factor");
     rope.low_factor = keys.number("low_freq_factor");
     rope.high_factor = keys.number("high_freq_factor");
     rope.original_positions = keys.number("original_max_position_embeddings");
   } else if (kind == "yarn") {
-    rope.kind = RopeSpec::Kind::yarn;
+    rope.kind = data::RopeSpec::Kind::yarn;
     rope.original_positions =
         keys.number_or("original_max_position_embeddings", static_cast<double>(max_positions));
     rope.factor =

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/rope.h"
+#include "data/rope.h"
 
 namespace kvlab::model {
 
@@ -23,7 +23,7 @@ struct Config {
   double norm_eps = 0;
   bool tied = false;      // the output matrix is the embedding
   bool qk_norms = false;  // RMS norms of each head's queries and keys before RoPE
-  RopeSpec rope;
+  data::RopeSpec rope;
   int64_t max_positions = 0;     // what the model was made for
   std::vector<int64_t> windows;  // one a layer: the last tokens that attention reads; 0 is all
 };

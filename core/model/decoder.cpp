@@ -37,7 +37,7 @@ class Loader {
 
  private:
   std::filesystem::path folder_;
-  Safetensors files_;
+  Weights files_;
   Decoder::Options options_;
   std::set<std::string> taken_;
 };
@@ -80,7 +80,8 @@ Decoder::Decoder(const std::filesystem::path& folder, const Options& options)
     layers_.push_back(std::move(layer));
   }
   loader.finish();
-  frequencies_ = inverse_frequencies(config_.rope, config_.head_dim).to(options.device);
+  rope_ = data::Rope::of(config_.rope, config_.head_dim);
+  rope_.frequencies = rope_.frequencies.to(options.device);
 }
 
 at::Tensor Decoder::norm(const at::Tensor& x, const at::Tensor& weight) const {
@@ -114,16 +115,17 @@ at::Tensor Decoder::layer(int64_t index, const at::Tensor& hidden, int64_t first
   const Layer& layer = layers_.at(static_cast<size_t>(index));
   const int64_t n = hidden.size(0);
   const at::Tensor entering = norm(hidden, layer.attention_norm);
-  const Angles turn = angles(frequencies_, config_.rope.attention_factor, first, n);
+  const data::Rope::Angles turn = rope_.angles(first, n);
   LayerInput input;
   input.layer = index;
   input.first = first;
   input.window = config_.windows[static_cast<size_t>(index)];
-  input.q = rotate(heads(layer.q(entering), config_.q_heads, layer.q_norm), turn);
+  input.q = rope_.turned(heads(layer.q(entering), config_.q_heads, layer.q_norm), turn);
   input.k_pre = heads(layer.k(entering), config_.kv_heads, layer.k_norm);
-  input.k = rotate(input.k_pre, turn);
+  input.k = rope_.turned(input.k_pre, turn);
   input.v = heads(layer.v(entering), config_.kv_heads, {});
   input.hidden = hidden;
+  input.rope = &rope_;
   const at::Tensor attended = attention(input).transpose(0, 1).reshape({n, -1});
   const at::Tensor middle = hidden + layer.o(attended);
   const at::Tensor x = norm(middle, layer.mlp_norm);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "model/config.h"
-#include "model/safetensors.h"
+#include "model/weights.h"
 
 namespace kvlab::model {
 
@@ -17,11 +17,12 @@ namespace kvlab::model {
 struct LayerInput {
   int64_t layer = 0;
   int64_t first = 0;
-  int64_t window = 0;  // the last tokens that attention may read; 0: all
-  at::Tensor q;        // [Hq, n, d] after RoPE
-  at::Tensor k, v;     // [Hkv, n, d], k after RoPE
-  at::Tensor k_pre;    // [Hkv, n, d] before RoPE, after its norm
-  at::Tensor hidden;   // [n, D] what enters the layer
+  int64_t window = 0;                // the last tokens that attention may read; 0: all
+  at::Tensor q;                      // [Hq, n, d] after RoPE
+  at::Tensor k, v;                   // [Hkv, n, d], k after RoPE
+  at::Tensor k_pre;                  // [Hkv, n, d] before RoPE, after its norm
+  at::Tensor hidden;                 // [n, D] what enters the layer
+  const data::Rope* rope = nullptr;  // what turned k_pre into k, on the model's device
 };
 
 /// Attention of a layer: [Hq, n, d] of the same type as q. The decoder leaves it to its caller, who
@@ -42,6 +43,7 @@ class Decoder {
   Decoder(const std::filesystem::path& folder, const Options& options);
 
   const Config& config() const { return config_; }
+  const data::Rope& rope() const { return rope_; }
 
   /// tokens: int64 [n]. The residual stream that enters layer 0, [n, D].
   at::Tensor embed(const at::Tensor& tokens) const;
@@ -78,7 +80,7 @@ class Decoder {
   Config config_;
   Options options_;
   at::Tensor embedding_, last_norm_, output_;
-  at::Tensor frequencies_;
+  data::Rope rope_;
   std::vector<Layer> layers_;
 };
 

@@ -9,8 +9,8 @@
 #include "data/file_hash.h"
 #include "data/synthetic.h"
 #include "model/config.h"
-#include "model/safetensors.h"
 #include "model/tokens_file.h"
+#include "model/weights.h"
 
 namespace kvlab::run {
 
@@ -42,7 +42,7 @@ config::DatasetInfo describe_model(const config::DatasetItem& item) {
   info.token_ids = {ids.const_data_ptr<int32_t>(), ids.const_data_ptr<int32_t>() + ids.numel()};
   const std::string bytes(static_cast<const char*>(ids.const_data_ptr()), ids.nbytes());
   info.content = sha256(data::cached_sha256(item.path / "config.json") +
-                        model::Safetensors(item.path).content() + sha256(bytes));
+                        model::Weights(item.path).content() + sha256(bytes));
   return info;
 }
 

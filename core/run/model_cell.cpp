@@ -8,6 +8,15 @@
 namespace kvlab::run {
 namespace {
 
+/// Each sentence once.
+void warn(const std::vector<std::string>& notes, store::CellResult& result) {
+  for (const std::string& note : notes) {
+    if (std::find(result.warnings.begin(), result.warnings.end(), note) == result.warnings.end()) {
+      result.warnings.push_back(note);
+    }
+  }
+}
+
 evaluate::LayerMethods prepare(const config::Cell& cell, const model::Config& model, Inputs& inputs,
                                const calibrate::Progress& progress, store::CellResult& result) {
   evaluate::LayerMethods methods;
@@ -20,12 +29,7 @@ evaluate::LayerMethods prepare(const config::Cell& cell, const model::Config& mo
     calibrate::Prepared prepared =
         calibrate::prepare(recipe, model.kv_heads, model.head_dim, layer, cell.seed, calibration,
                            inputs.calibrations, progress);
-    for (const std::string& note : prepared.notes) {
-      if (std::find(result.warnings.begin(), result.warnings.end(), note) ==
-          result.warnings.end()) {
-        result.warnings.push_back(note);
-      }
-    }
+    warn(prepared.notes, result);
     methods.push_back({std::move(recipe), std::move(prepared)});
   }
   return methods;
@@ -89,6 +93,7 @@ void measure_perplexity(const Job& job, store::CellResult& result) {
   const evaluate::PassageResult made = job.run(after_prompt ? &*job.input.prompt : nullptr, tokens);
   const evaluate::Scores scores =
       evaluate::score(*job.input.decoder, made.states, job.input.exact.slice(0, first), tokens);
+  warn(made.notes, result);
   add(made.memory, result);
   add(evaluate::perplexity(scores, first), result);
   // By position: intervals resample blocks of them, paired between methods.
@@ -116,6 +121,7 @@ void measure_needles(const Job& job, store::CellResult& result) {
     exact.push_back(found.is_exact ? 1 : 0);
     nll.push_back(found.nll);
     if (trial == 0) add(made.memory, result);
+    warn(made.notes, result);
   }
   const at::Tensor all_exact = at::tensor(exact, at::kDouble);
   const at::Tensor all_nll = at::tensor(nll, at::kDouble);

@@ -64,24 +64,54 @@ TEST_CASE("RoPE's inverse, and a layer without RoPE", "[rope]") {
 TEST_CASE("scaled RoPE: linear, llama3 and part of the channels", "[rope]") {
   const Rope plain = Rope::from(10000.0, "", "half", 64);
   const Rope linear = Rope::from(10000.0, R"({"rope_type": "linear", "factor": 4.0})", "half", 64);
-  for (size_t i = 0; i < 32; ++i) CHECK(linear.frequencies[i] == plain.frequencies[i] / 4);
+  CHECK(at::equal(linear.frequencies, plain.frequencies / 4));
   const Rope llama = Rope::from(10000.0,
                                 R"({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                                     "high_freq_factor": 4.0,
                                     "original_max_position_embeddings": 8192})",
                                 "half", 64);
+  const auto of = [](const Rope& rope, int64_t pair) {
+    return rope.frequencies[pair].item<float>();
+  };
   // Wavelength 2π: short, as it is. The slowest, 2π·7,499 = 47,117 > 8,192: an eighth.
-  CHECK(llama.frequencies[0] == plain.frequencies[0]);
-  CHECK(llama.frequencies[31] == plain.frequencies[31] / 8);
+  CHECK(of(llama, 0) == of(plain, 0));
+  CHECK(of(llama, 31) == of(plain, 31) / 8);
   // Between: pair 22 has the wavelength 2π·10^(4·22/32) = 3,533; 8,192/3,533 = 2.3186, a share of
   // (2.3186 − 1)/3 = 0.4395 of the plain frequency and the rest of an eighth of it.
-  CHECK(llama.frequencies[22] ==
-        Approx(plain.frequencies[22] * (0.4395 + 0.5605 / 8)).epsilon(1e-3));
-  CHECK(Rope::from(10000.0, R"({"partial_rotary_factor": 0.5})", "half", 64).frequencies.size() ==
+  CHECK(of(llama, 22) == Approx(of(plain, 22) * (0.4395 + 0.5605 / 8)).epsilon(1e-3));
+  CHECK(Rope::from(10000.0, R"({"partial_rotary_factor": 0.5})", "half", 64).frequencies.size(0) ==
         16);
   CHECK_THROWS_AS(Rope::from(1e4, R"({"rope_type": "yarn"})", "half", 64), Unsupported);
+  CHECK_THROWS_AS(Rope::from(1e4, R"({"rope_type": "dynamic"})", "half", 64), Unsupported);
   CHECK_THROWS_AS(Rope::from(1e4, R"({"rope_type": "linear"})", "half", 64), Unsupported);
   CHECK_THROWS_AS(Rope::from(1e4, "", "spiral", 64), Unsupported);
+}
+
+TEST_CASE("a model's RoPE is what its capture's attributes say", "[rope]") {
+  using Kind = data::RopeSpec::Kind;
+  const at::Tensor x = plain::gaussian({2, 90, 32}, 3);
+  for (const Kind kind : {Kind::plain, Kind::linear, Kind::llama3, Kind::yarn}) {
+    data::RopeSpec spec{.kind = kind, .theta = 1000};
+    if (kind != Kind::plain) spec.factor = 8;
+    if (kind == Kind::llama3 || kind == Kind::yarn) spec.original_positions = 64;
+    if (kind == Kind::yarn) spec.attention_factor = 1.2079;
+    const Rope model = Rope::of(spec, 32);
+    const Rope read = Rope::from(spec.theta, data::scaling_text(spec), "half", 32);
+    CHECK(at::equal(read.turned(x), model.turned(x)));
+    // Rows of a later stretch.
+    Rope later = model;
+    later.origin = 40;
+    CHECK(at::equal(later.turned(x.narrow(1, 40, 50)), model.turned(x).narrow(1, 40, 50)));
+  }
+  // YaRN by hand: theta 1000, 64 positions, 32 channels. 32 turns within them bound the fast end at
+  // channel 32·ln(64/(32·2π))/(2·ln 1000) < 0, so 0; one turn the slow end at
+  // 32·ln(64/2π)/(2·ln 1000) = 5.376, so 6: pair 3 is half way.
+  const at::Tensor yarn = data::inverse_frequencies(
+      {.kind = Kind::yarn, .theta = 1000, .factor = 8, .original_positions = 64}, 32);
+  const double plain3 = std::pow(1000.0, -6.0 / 32);
+  CHECK(yarn[0].item<double>() == Approx(1));
+  CHECK(yarn[3].item<double>() == Approx(plain3 * (0.5 + 0.5 / 8)));
+  CHECK(yarn[6].item<double>() == Approx(std::pow(1000.0, -12.0 / 32) / 8));
 }
 
 TEST_CASE("keys before RoPE are checked against the keys", "[rope]") {

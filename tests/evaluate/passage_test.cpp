@@ -1,7 +1,9 @@
 #include "evaluate/passage.h"
 
+#include "base/error.h"
 #include "catch.h"
 #include "evaluate/teacher_forced.h"
+#include "method/preset_texts.h"
 #include "metrics/cases.h"
 #include "model/tiny_folder.h"
 #include "quant/rounding.h"
@@ -12,13 +14,31 @@ using namespace kvlab;
 using evaluate::CacheUse;
 using evaluate::LayerMethods;
 
-LayerMethods prepared(const model::Decoder& decoder, const method::Recipe& recipe) {
+/// Each layer's tensors over 1,100 tokens.
+std::vector<calibrate::CalibrationSample> calibration(const model::Decoder& decoder) {
+  std::vector<calibrate::CalibrationSample> layers;
+  decoder.forward(tiny_tokens(1100), 0, [&](const model::LayerInput& input) {
+    const auto sample = std::make_shared<data::Sample>(evaluate::sample_of(
+        evaluate::tokens_of(input, DType::fp32), input.q, DType::fp32, *input.rope));
+    sample->q = input.q.unsqueeze(0);
+    sample->positions = at::arange(1100, at::kLong);
+    sample->w_o = decoder.output_matrix(input.layer);
+    layers.push_back({[sample] { return sample; }, "layer " + std::to_string(input.layer)});
+    return model::whole_attention(input);
+  });
+  return layers;
+}
+
+LayerMethods prepared(const model::Decoder& decoder, const method::Recipe& recipe,
+                      const std::vector<calibrate::CalibrationSample>& samples = {}) {
   calibrate::CalibrationStore store{{}};
   LayerMethods methods;
   for (int64_t layer = 0; layer < decoder.config().layers; ++layer) {
-    methods.push_back({recipe, calibrate::prepare(recipe, decoder.config().kv_heads,
-                                                  decoder.config().head_dim, layer, /*seed=*/0,
-                                                  std::nullopt, store, [](int64_t, int64_t) {})});
+    std::optional<calibrate::CalibrationSample> sample;
+    if (!samples.empty()) sample = samples[static_cast<size_t>(layer)];
+    methods.push_back(
+        {recipe, calibrate::prepare(recipe, decoder.config().kv_heads, decoder.config().head_dim,
+                                    layer, /*seed=*/0, sample, store, [](int64_t, int64_t) {})});
   }
   return methods;
 }
@@ -50,6 +70,22 @@ class SixteenBits final : public quant::Codec {
     return encoded.codes.view(at::kShort).to(at::kFloat) * encoded.params.squeeze(-1);
   }
 };
+
+/// Recipes whose cache depends on the tokens themselves: pools, evictions, dynamic windows.
+std::vector<method::Recipe> looking_recipes() {
+  return {cases::recipe("ott", {{"window.recent", 32}}),
+          cases::recipe("int2_naive", {{"protect.kind", "massive"}, {"protect.tokens", 6}}),
+          cases::recipe("kcvt_base", {{"window.flush", "dynamic"},
+                                      {"window.tni", 1.5},
+                                      {"window.min", 8},
+                                      {"window.max", 40}}),
+          cases::recipe("streaming_int4", {{"evict.sink", 3}, {"evict.recent", 40}}),
+          cases::recipe("h2o_int4", {{"evict.recent", 30}, {"evict.heavy", 20}})};
+}
+
+bool keeps_scores(const method::Recipe& recipe) {
+  return get_text(recipe.settings, "evict.kind") == "heavy_hitter";
+}
 
 /// Recipes of each flush rule, axis and transform that need no calibration, for 160 tokens.
 std::vector<method::Recipe> recipes() {
@@ -110,7 +146,9 @@ TEST_CASE("each query reads the tokens that its step's windows say", "[evaluate]
     const TinyFolder folder(changes);
     const model::Decoder decoder(folder.path());
     const at::Tensor tokens = tiny_tokens(140);
-    for (const method::Recipe& recipe : recipes()) {
+    std::vector<method::Recipe> all = recipes();
+    for (method::Recipe& recipe : looking_recipes()) all.push_back(std::move(recipe));
+    for (const method::Recipe& recipe : all) {
       INFO(recipe.id << ", window " << window);
       const LayerMethods methods = prepared(decoder, recipe);
       evaluate::TeacherForced attention(methods, {.dtype = DType::fp16, .backend = "reference"},
@@ -118,26 +156,35 @@ TEST_CASE("each query reads the tokens that its step's windows say", "[evaluate]
       decoder.layer(0, decoder.embed(tokens), 0, [&](const model::LayerInput& input) {
         REQUIRE(input.window == window);
         const at::Tensor got = attention(input);
-        const data::Sample sample = evaluate::captured(input.q, input.k, input.v, DType::fp16);
-        const auto read = evaluate::read_back(sample, methods[0], "reference");
-        const cache::Windows windows(recipe.settings, 140);
+        const data::Sample sample = evaluate::sample_of(evaluate::tokens_of(input, DType::fp16),
+                                                        input.q, DType::fp16, *input.rope);
+        const cache::Schedule schedule(recipe.settings, sample);
+        const auto read = evaluate::read_back(sample, methods[0], "reference", schedule);
         double worst = 0;
         for (int64_t p = 0; p < 140; p += 3) {
           const int64_t from = window > 0 ? std::max<int64_t>(0, p - window + 1) : 0;
+          const at::Tensor position = at::tensor({p}, at::kLong);
           for (int64_t head = 0; head < 4; ++head) {
             const auto mixed = [&](const at::Tensor& captured, const at::Tensor& decoded,
                                    cache::Windows::Side side) {
               at::Tensor rows = captured[0][head / 2].narrow(0, 0, p + 1).to(at::kDouble).clone();
-              const int64_t n = windows.boundary(side, p) - windows.begin();
-              if (decoded.defined() && n > 0) {
-                rows.narrow(0, windows.begin(), n).copy_(decoded[head / 2].narrow(0, 0, n));
+              const int64_t begin = schedule.windows().begin();
+              for (int64_t t = begin; t < schedule.boundary(side, 0, p); ++t) {
+                const bool held =
+                    schedule.protects() && schedule.protected_at(0, position)[0][t].item<bool>();
+                if (decoded.defined() && !held) rows[t].copy_(decoded[head / 2][t - begin]);
               }
               return rows.slice(0, from);
             };
+            at::Tensor gone = at::zeros({p + 1 - from}, at::kBool);
+            if (schedule.evicts()) {
+              gone = schedule.evicted_at(0, head / 2, position)[0].slice(0, from, p + 1);
+            }
             const at::Tensor k = mixed(sample.k, read.k, cache::Windows::Side::key);
             const at::Tensor v = mixed(sample.v, read.v, cache::Windows::Side::value);
             const at::Tensor q = input.q[head][p].to(at::kDouble);
-            const at::Tensor expected = k.matmul(q).div(8.0).softmax(0).matmul(v);
+            const at::Tensor expected =
+                k.matmul(q).div(8.0).masked_fill(gone, -INFINITY).softmax(0).matmul(v);
             worst = std::max(worst, largest_gap(expected, got[head][p].to(at::kDouble)));
           }
         }
@@ -148,11 +195,75 @@ TEST_CASE("each query reads the tokens that its step's windows say", "[evaluate]
   }
 }
 
+TEST_CASE("caches that look at tokens: one pass gives what decoding gives", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(130);
+  const evaluate::Prompt half = evaluate::run_prompt(decoder, tokens.narrow(0, 0, 70), DType::fp32);
+  // In float32, where no rounding to 16 bits falls either way.
+  const CacheUse use{.dtype = DType::fp32, .backend = "reference"};
+  for (const method::Recipe& recipe : looking_recipes()) {
+    INFO(recipe.id);
+    const LayerMethods methods = prepared(decoder, recipe);
+    for (const evaluate::Prompt* prompt : {static_cast<const evaluate::Prompt*>(nullptr), &half}) {
+      const at::Tensor rest = tokens.slice(0, prompt ? prompt->tokens : 0);
+      const auto steps = [&] { return evaluate::decode(decoder, methods, use, prompt, rest); };
+      const auto once = [&] {
+        return evaluate::teacher_forced(decoder, methods, use, prompt, rest);
+      };
+      if (keeps_scores(recipe)) {
+        CHECK_THROWS_AS(steps(), Unsupported);
+        if (prompt) {
+          CHECK_THROWS_AS(once(), Unsupported);
+        } else {
+          CHECK(once().memory.at("bits_per_element").item<double>() < 4.5);
+        }
+        continue;
+      }
+      const auto made = once();
+      const auto decoded = steps();
+      // Sums in another order may turn a code of two bits, which later tokens then see.
+      const at::Tensor gap = nll(decoder, made.states, rest) - nll(decoder, decoded.states, rest);
+      CHECK(std::abs(gap.mean().item<double>()) < 1e-3);
+      CHECK(gap.abs().median().item<double>() < 1e-3);
+      CHECK(made.memory.at("bits_per_element").item<double>() ==
+            decoded.memory.at("bits_per_element").item<double>());
+    }
+  }
+}
+
+TEST_CASE("each part that looks at tokens changes what is read", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(130);
+  const auto of = [&](method::Recipe recipe) {
+    const CacheUse use{.dtype = DType::bf16, .backend = "reference"};
+    return nll(
+        decoder,
+        evaluate::teacher_forced(decoder, prepared(decoder, recipe), use, nullptr, tokens).states,
+        tokens);
+  };
+  for (method::Recipe recipe : looking_recipes()) {
+    INFO(recipe.id);
+    const at::Tensor with = of(recipe);
+    for (const char* part : {"protect.kind", "evict.kind"}) {
+      recipe.settings[part] = std::string("none");
+    }
+    if (get_text(recipe.settings, "window.flush") == "dynamic") {
+      recipe.settings["window.flush"] = std::string("block");
+      recipe.settings["window.recent"] = int64_t{8};
+    }
+    CHECK(mean_gap(with, of(recipe)) > 1e-3);
+  }
+}
+
 TEST_CASE("no future token enters: changing token j changes nothing before j", "[evaluate]") {
   const TinyFolder folder;
   const model::Decoder decoder(folder.path());
   const at::Tensor tokens = tiny_tokens(160);
-  for (const method::Recipe& recipe : recipes()) {
+  std::vector<method::Recipe> all = recipes();
+  for (method::Recipe& recipe : looking_recipes()) all.push_back(std::move(recipe));
+  for (const method::Recipe& recipe : all) {
     INFO(recipe.id);
     const LayerMethods methods = prepared(decoder, recipe);
     const CacheUse use;
@@ -189,6 +300,41 @@ TEST_CASE("a rotation at 16 bits changes nothing", "[evaluate]") {
       CHECK(mean_gap(exact, nll(decoder, made.states, tokens)) < 1e-3);
     }
   }
+}
+
+TEST_CASE("every method's transforms at 16 bits change nothing", "[evaluate]") {
+  const TinyFolder folder;
+  const model::Decoder decoder(folder.path());
+  const at::Tensor tokens = tiny_tokens(160);
+  const CacheUse use{.dtype = DType::fp32, .backend = "reference"};
+  const at::Tensor exact =
+      nll(decoder, evaluate::run_prompt(decoder, tokens, use.dtype).states, tokens);
+  const std::vector<calibrate::CalibrationSample> samples = calibration(decoder);
+  int quantized = 0;
+  for (const auto& [id, text] : method::preset_texts()) {
+    method::Recipe recipe = method::preset(id);
+    // Tokens that are dropped, or moved into their group's range, are no rounding.
+    if (get_text(recipe.settings, "evict.kind") != "none") continue;
+    if (get_text(recipe.settings, "protect.kind") != "none") continue;
+    // Their codebooks take a minute to learn, and would not be used.
+    if (get_text(recipe.settings, "key.codec.kind") == "vector_codebook") continue;
+    INFO(id);
+    if (method::is_learned(recipe)) recipe.settings["calibrate.steps"] = int64_t{2};
+    // All that can be is quantized.
+    recipe.settings["window.sink"] = recipe.settings["window.recent"] = int64_t{0};
+    LayerMethods methods = prepared(decoder, recipe, samples);
+    for (evaluate::LayerMethod& method : methods) {
+      for (calibrate::PreparedSide* side : {&method.prepared.key, &method.prepared.value}) {
+        if (side->passthrough) continue;
+        side->codec = std::make_unique<SixteenBits>();
+        side->shared.reset();
+        ++quantized;
+      }
+    }
+    const auto made = evaluate::teacher_forced(decoder, methods, use, nullptr, tokens);
+    CHECK(mean_gap(exact, nll(decoder, made.states, tokens)) < 1e-3);
+  }
+  CHECK(quantized > 140);
 }
 
 TEST_CASE("scores: negative log-likelihood, divergence and agreement by hand", "[evaluate]") {

@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "catch.h"
 
+using kvlab::data::RopeSpec;
 using kvlab::model::Config;
 using kvlab::model::parse_config;
-using kvlab::model::RopeSpec;
 using nlohmann::json;
 
 namespace {
@@ -90,15 +90,4 @@ TEST_CASE("a model's config: sliding windows", "[model]") {
   qwen["layer_types"] = {"sliding_attention", "full_attention", "full_attention",
                          "sliding_attention"};
   CHECK(parse_config(qwen, "").windows == std::vector<int64_t>{16, 0, 0, 16});
-}
-
-TEST_CASE("RoPE: linear scaling divides every frequency", "[model]") {
-  RopeSpec rope;
-  rope.theta = 100;
-  const at::Tensor plain = kvlab::model::inverse_frequencies(rope, 4);
-  CHECK(plain[0].item<float>() == 1);
-  CHECK(plain[1].item<float>() == Approx(0.1));
-  rope.kind = RopeSpec::Kind::linear;
-  rope.factor = 4;
-  CHECK(kvlab::model::inverse_frequencies(rope, 4)[1].item<float>() == Approx(0.025));
 }

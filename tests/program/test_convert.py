@@ -184,7 +184,7 @@ def test_what_is_no_rotation_is_refused(kvlab: Kvlab) -> None:
     torch.save(zoo({0: 1}), folder / "k_old.pt", _use_new_zipfile_serialization=False)
     refuses(kvlab, "convert", "k_old.pt", "out.h5", says="no ZIP archive")
     (folder / "cut.safetensors").write_bytes(struct.pack("<Q", 500) + b"{}")
-    refuses(kvlab, "convert", "cut.safetensors", "out.h5", says="cut off")
+    refuses(kvlab, "convert", "cut.safetensors", "out.h5", says="cut short")
     refuses(kvlab, "convert", "k_r.npz", "out.h5", says="suffix must be .h5, .pt or .safetensors")
     torch.save(zoo({0: 1}), folder / "k_r.pt")
     refuses(kvlab, "convert", "k_r.pt", "k_r.pt", says="would be read and written")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -73,6 +74,23 @@ def test_both_evaluations_agree(kvlab: Kvlab) -> None:
             assert b["status"] == "complete", b["reason"]
             assert a["nll"] == pytest.approx(b["nll"], abs=1e-3)
             assert a["dnll"] != 0
+
+
+def test_both_evaluations_agree_on_every_method(kvlab: Kvlab) -> None:
+    ids = [method["name"] for method in json.loads(kvlab.ok("list", "methods", "--json").out)]
+    text = (HEAD.replace("passages: 2", "length: 400") + CALIBRATION + "sweep: {grid: {calibrate.steps: [2]}}\n"
+            + f"methods: [{', '.join(ids)}]\n")  # fmt: skip
+    once, steps = run(kvlab, "all_once", text), run(kvlab, "all_steps", text + "evaluation: decode\n")
+    assert len(once) == len(steps) == len(ids) >= 45
+    for a, b in zip(once, steps, strict=True):
+        assert a["status"] == "complete", a["reason"]
+        if a["method"] != "bf16":
+            assert a["next_kl"] > 1e-4, a["method"]  # something was quantized
+        if a["method"] == "h2o_int4":
+            assert b["status"] == "unsupported" and "queries of all tokens" in b["reason"]
+        else:
+            assert b["status"] == "complete", b["reason"]
+            assert a["nll"] == pytest.approx(b["nll"], abs=1e-3), a["method"]
 
 
 def test_an_exact_prefill_scores_the_second_half(kvlab: Kvlab) -> None:

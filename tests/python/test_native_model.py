@@ -166,8 +166,8 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_smollm2_reference(shared: Path, smollm2: Path, tmp_path: Path) -> None:
-    """Each of 511 negative log-likelihoods to 1e-3, the perplexity to 1e-4 relative; q, k, v, the attention's output after
-    W_O and the largest entry of the residual stream of four layers to 1e-3."""
+    """Each of 2,047 negative log-likelihoods to 1e-3, the perplexities to 1e-4 relative; q, k, v, the attention's output
+    after W_O and the largest entry of the residual stream of four layers to 1e-3."""
     from test_capture_identity import attend
 
     path = shared / "smollm2" / "smollm2_emma_512.h5"
@@ -175,9 +175,13 @@ def test_smollm2_reference(shared: Path, smollm2: Path, tmp_path: Path) -> None:
         pytest.skip("the reference capture smollm2_emma_512.h5 is not on this machine")
     with h5py.File(path) as reference:
         tokens = tokens_file(tmp_path, reference["token_ids"][...][None])
-        nll = native_nll(tmp_path, smollm2, tokens)
-        np.testing.assert_allclose(nll, reference["nll"][...], atol=1e-3, rtol=0)
-        assert abs(np.exp(nll.mean()) / 36.37985 - 1) < 1e-4
+        (tmp_path / "long").mkdir()
+        longer = tokens_file(tmp_path / "long", reference["token_ids_2048"][...][None])
+        nll = native_nll(tmp_path, smollm2, longer)
+        np.testing.assert_allclose(nll, reference["nll_2048"][...], atol=1e-3, rtol=0)
+        np.testing.assert_allclose(nll[:511], reference["nll"][...], atol=1e-3, rtol=0)
+        assert abs(np.exp(nll[:511].mean()) / 36.37985 - 1) < 1e-4
+        assert abs(np.exp(nll.mean()) / 27.32101 - 1) < 1e-4
         out = tmp_path / "kv.h5"
         done = kvlab("capture", "--model", smollm2, "--tokens", tokens, "--layers", "0,10,20,29", "--probes", "all",
                      "--out", out)  # fmt: skip

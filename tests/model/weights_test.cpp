@@ -1,4 +1,4 @@
-#include "model/safetensors.h"
+#include "model/weights.h"
 
 #include "base/error.h"
 #include "catch.h"
@@ -6,7 +6,7 @@
 #include "model/tiny_folder.h"
 
 using kvlab::model::Decoder;
-using kvlab::model::Safetensors;
+using kvlab::model::Weights;
 
 namespace {
 
@@ -38,7 +38,7 @@ TEST_CASE("safetensors: tensors of several files and types", "[model]") {
       {{"half", x.to(at::kHalf)}, {"brain", x.to(at::kBFloat16)}, {"whole", x.to(at::kLong)}});
   at::Tensor held;
   {
-    const Safetensors files(folder.path());
+    const Weights files(folder.path());
     CHECK(files.get("half", {2, 3}).to(at::kFloat).equal(x));
     CHECK(files.get("model.norm.weight", {32}).scalar_type() == at::kFloat);
     held = files.get("brain", {2, 3});
@@ -55,7 +55,7 @@ TEST_CASE("safetensors: tensors of several files and types", "[model]") {
 TEST_CASE("safetensors: broken files are refused in a sentence", "[model]") {
   const TinyFolder folder;
   const auto file = folder.path() / "broken.safetensors";
-  const auto open = [&] { Safetensors files(folder.path()); };
+  const auto open = [&] { Weights files(folder.path()); };
   std::ofstream(file) << "1234";
   CHECK(message(folder, open) == "/broken.safetensors: is no safetensors file, or cut short");
   write(file, "{}", 1000);
