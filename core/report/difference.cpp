@@ -74,6 +74,11 @@ class Comparison {
     check_gpus();
     measure();
     for (const Limit& limit : limits) apply(limit);
+    if (!limits.empty() && lost_ > 0) {
+      result_.failures.push_back(
+          fmt::format("{} {} of A {} no complete partner in B, so no limit is known to hold there",
+                      lost_, lost_ == 1 ? "row" : "rows", lost_ == 1 ? "has" : "have"));
+    }
     return std::move(result_);
   }
 
@@ -90,15 +95,17 @@ class Comparison {
       const std::string key = key_of(a_, *row);
       if (!met.insert(key).second) continue;
       const auto other = others.find(key);
+      const store::CellResult* first = complete_cell(a_, *row);
       if (other == others.end()) {
         ++only_a;
+        if (first) ++lost_;
         continue;
       }
-      const store::CellResult* first = complete_cell(a_, *row);
       const store::CellResult* second = complete_cell(b_, *other->second);
       if (!first && !second) continue;
       if (!first || !second) {
         ++incomplete;
+        if (first) ++lost_;
         continue;
       }
       pairs_.push_back({row, first, second});
@@ -188,6 +195,11 @@ class Comparison {
     for (const auto& line : lines) {
       for (const std::string& metric : metric_names()) {
         if (auto change = change_of(members[line], metric)) {
+          if (change->lost > 0) {
+            result_.notes.push_back(fmt::format(
+                "{}: {} is no number in {} {} of B, as in {}", line.first, metric, change->lost,
+                change->lost == 1 ? "cell" : "cells", change->worst_cell));
+          }
           change->label = line.first;
           change->point = line.second;
           result_.changes.push_back(std::move(*change));
@@ -210,6 +222,11 @@ class Comparison {
       if (first == pair->a->scalars.end() || second == pair->b->scalars.end()) continue;
       const double a = first->second;
       const double b = second->second;
+      if (std::isnan(b) && !std::isnan(a)) {  // nothing is worse than no number
+        change.worst = change.worst_share = std::numeric_limits<double>::infinity();
+        change.worst_cell = place_of(*pair);
+        ++change.lost;
+      }
       if (std::isnan(a) || std::isnan(b)) continue;
       const double by = a == b ? 0.0 : b - a;  // inf − inf would be NaN
       ++change.cells;
@@ -224,7 +241,7 @@ class Comparison {
       }
       change.worst_share = std::max(change.worst_share, by == 0 ? 0.0 : sign * by / std::abs(a));
     }
-    if (change.cells == 0) return std::nullopt;
+    if (change.cells == 0 && change.lost == 0) return std::nullopt;
     change.a /= static_cast<double>(change.cells);
     change.b /= static_cast<double>(change.cells);
     change.passages = static_cast<int64_t>(passages.size());
@@ -265,6 +282,7 @@ class Comparison {
   const store::Results& b_;
   const Allowed& allowed_;
   std::vector<Paired> pairs_;
+  int64_t lost_ = 0;  // complete rows of A without a complete partner
   Difference result_;
 };
 

@@ -34,6 +34,7 @@ struct Change {
   std::string point;  // "group 32, window.recent 128", empty without a sweep
   std::string metric;
   int64_t cells = 0;
+  int64_t lost = 0;  // cells in which B has NaN and A a number; in none of the means
   int64_t passages = 0;
   double a = 0, b = 0;       // means over the pairs
   double low = 0, high = 0;  // 95% interval of the mean of b − a; NaN with too few passages
@@ -45,7 +46,7 @@ struct Change {
 struct Difference {
   std::vector<Change> changes;        // in the experiment's order
   std::vector<std::string> notes;     // what was not compared, and why
-  std::vector<std::string> failures;  // a sentence for each limit that is broken
+  std::vector<std::string> failures;  // a sentence for each limit that is broken, and for lost rows
 };
 
 /// Compares B with A cell by cell: rows with the same label, dataset, layer, seed, backend and

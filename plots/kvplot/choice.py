@@ -66,6 +66,12 @@ def metric(results: Results, asked: str | None, otherwise: Sequence[str], what: 
     raise Refused(f"{results.path} holds no {wanted}, which is {what}: {made_by}")
 
 
+def apart(x: str, y: str, kind: str) -> None:
+    """Refuses to draw something against itself."""
+    if x == y:
+        raise Refused(f"{kind} draws two things against each other, and both are {x}: --value and --x choose")
+
+
 def known(name: str, names: Sequence[str], sentence: str) -> None:
     """Refuses a name that is not there, with the nearest one that is."""
     if name not in names:
@@ -104,14 +110,15 @@ def sentence(*parts: str) -> str:
 
 def name_of(metric_name: str, results: Results) -> str:
     """The metric with its unit, for an axis."""
-    unit = {"us": "µs", "nats": "nats", "bytes": "bytes"}.get(results.units.get(metric_name, ""), "")
+    unit = {"us": "µs", "nats": "nats", "bytes": "bytes"}.get(results.units.get(metric_name, ""),
+                                                                       "µs" if metric_name.endswith("_us") else "")
     plain = WORDS.get(metric_name, metric_name)
     return f"{plain} ({unit})" if unit else plain
 
 
 WORDS = {"wo_rel": "relative error after W_O (wo_rel)", "bits_at_32k": "bits an element at 32K tokens",
          "bits_at_128k": "bits an element at 128K tokens", "bits_at_8k": "bits an element at 8K tokens",
-         "bits_per_element": "bits an element", "decode_us": "time of a decoding step",
+         "bits_per_element": "bits an element", "decode_us": "time of a decoding step", "step_us": "time of a whole model's step",
          "encode_us": "time of encoding", "attn_kl": "KL of attention weights"}
 
 

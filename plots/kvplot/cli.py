@@ -58,6 +58,8 @@ def _picture(arguments: list[str]) -> int:
     for condition in asked.where:
         if "=" not in condition:
             raise Refused(f"--where {condition}: expected COLUMN=VALUE")
+    if asked.bandwidth is not None and not asked.bandwidth > 0:
+        raise Refused(f"--bandwidth {asked.bandwidth:g}: expected gigabytes a second above 0")
     choice = Choice(asked.value, asked.x, tuple(asked.only), tuple(tuple(c.split("=", 1)) for c in asked.where), asked.side,
                     asked.bandwidth and asked.bandwidth * 1e9)
     figure = kinds.ALL[asked.kind].figure(read(asked.file), choice)

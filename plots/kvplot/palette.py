@@ -18,5 +18,10 @@ def colour(style: int | None) -> str:
 
 
 def marker(style: int | None) -> tuple[str, str]:
-    """Differs between styles of one colour: 49 styles are distinct."""
+    """Differs between styles of one colour: 49 styles are distinct, 98 with hollow ones."""
     return MARKERS[0] if style is None else MARKERS[(style + style // len(COLOURS)) % len(MARKERS)]
+
+
+def hollow(style: int | None) -> bool:
+    """Whether only the marker's edge is drawn."""
+    return style is not None and style // (len(COLOURS) * len(MARKERS)) % 2 == 1

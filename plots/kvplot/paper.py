@@ -144,9 +144,13 @@ def _plain_numbers(scale, low: float, high: float) -> None:
 
 def _series(axes: Axes, series: Series) -> None:
     axes.plot(series.x, series.y, label=series.name, color=palette.colour(series.style), linestyle=_LINES[series.line],
-              marker=palette.marker(series.style)[0] if series.markers else None,
+              marker=palette.marker(series.style)[0] if series.markers else None, fillstyle=_fill(series),
               drawstyle="steps-post" if series.line == "steps" else "default",
               linewidth=0.7 if series.style is None else None, zorder=1 if series.style is None else 2)
+
+
+def _fill(series: Series) -> str:
+    return "none" if palette.hollow(series.style) else "full"
 
 
 def _heat(axes: Axes, heat: Heat, norm: Normalize | None, width: float) -> None:
@@ -194,7 +198,7 @@ def _legend(figure: Figure) -> dict[str, object]:
     for series in (mark for panel in figure.panels for mark in panel.marks if isinstance(mark, Series) and mark.legend):
         handles.setdefault(series.name, mpl.lines.Line2D(
             [], [], color=palette.colour(series.style), linestyle=_LINES[series.line],
-            marker=palette.marker(series.style)[0] if series.markers else None))
+            marker=palette.marker(series.style)[0] if series.markers else None, fillstyle=_fill(series)))
     return handles
 
 

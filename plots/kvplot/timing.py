@@ -12,7 +12,7 @@ HELD = ("bytes_codes", "bytes_params", "bytes_scales", "bytes_centers", "bytes_w
 
 def times(results: Results, choice: ch.Choice, axis: str, made_by: str) -> tuple[str, pd.DataFrame]:
     """The time that is drawn, and its rows: with it, `axis` above 0, and `bytes` where the file knows them."""
-    value = ch.metric(results, choice.value, ("decode_us", "encode_us", "append_us"), "the time that this kind draws",
+    value = ch.metric(results, choice.value, ("decode_us", "step_us", "encode_us", "append_us"), "the time that this kind draws",
                       f"{made_by} makes it")
     if axis not in results.axes:
         raise Refused(f"{results.path}: nothing varies {axis}, which this kind draws; {made_by} does")

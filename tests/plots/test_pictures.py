@@ -195,6 +195,10 @@ def test_batch_counts_tokens_a_second(request: pytest.FixtureRequest, timed: Res
     (["--kind", "pareto", "--where", "group"], "--where group: expected COLUMN=VALUE"),
     (["--kind", "pareto", "--where", "group=7"], "no complete row is left by group=7"),
     (["--kind", "heads", "--value", "wo_rel"], "no cell holds wo_rel by head"),
+    (["--kind", "pareto", "--value", "bits_at_32k"], "both are bits_at_32k: --value and --x choose"),
+    (["--kind", "pareto", "--x", "wo_rel"], "both are wo_rel: --value and --x choose"),
+    (["--kind", "heat", "--x", "group"], "both are group: --value and --x choose"),
+    (["--kind", "latency", "--bandwidth", "-1"], "--bandwidth -1: expected gigabytes a second above 0"),
     (["--kind", "pareto", "--out", "x.jpg"], "x.jpg: expected a name that ends in .png or .svg or .pdf"),
 ])
 def test_mistakes_are_named(swept: Results, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str],
@@ -228,7 +232,7 @@ def test_colours_differ_for_colour_blind_eyes_and_no_two_styles_are_alike() -> N
         seen = [_seen(colour, without) for colour in palette.COLOURS]
         nearest = min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i])
         assert nearest > 0.15, (without, nearest)
-    assert len({(palette.colour(style), palette.marker(style)) for style in range(49)}) == 49
+    assert len({(palette.colour(style), palette.marker(style), palette.hollow(style)) for style in range(98)}) == 98
 
 
 def test_a_figure_that_fails_leaves_no_file(swept: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,33 @@ TEST_CASE("Cells are paired by what they are of, whatever their order and their 
   CHECK(difference(b, a, {}, {{"wo_rel", 0, false}}).failures.empty());
 }
 
+TEST_CASE("A limit does not hold where B has no number, or no complete row") {
+  const store::Results a = passages(2, 0.2);
+  store::Results nan = a;
+  nan.cells["cell3"].scalars["wo_rel"] = std::nan("");
+  const Difference found = difference(a, nan, {}, {{"wo_rel", 1, false}});
+  CHECK(change_of(found, "wo_rel").cells == 3);
+  CHECK(change_of(found, "wo_rel").lost == 1);
+  REQUIRE(found.failures.size() == 1);
+  CHECK_THAT(found.failures[0], ContainsSubstring("kivi got worse by inf in text1, layer 10"));
+  CHECK(found.notes == std::vector<std::string>{
+                           "kivi: wo_rel is no number in 1 cell of B, as in text1, layer 10"});
+  CHECK(difference(nan, a, {}, {{"wo_rel", 1, false}}).failures.empty());
+
+  store::Results failed = a;
+  failed.cells["cell3"].status = "failed";
+  store::Results shorter = a;
+  shorter.rows.pop_back();
+  for (const store::Results& b : {failed, shorter}) {
+    const Difference lost = difference(a, b, {}, {{"wo_rel", 1, false}});
+    REQUIRE(lost.failures.size() == 1);
+    CHECK(lost.failures[0] ==
+          "1 row of A has no complete partner in B, so no limit is known to hold there");
+    CHECK(difference(a, b, {}, {}).failures.empty());
+    CHECK(difference(b, a, {}, {{"wo_rel", 1, false}}).failures.empty());
+  }
+}
+
 TEST_CASE("Of a metric in which more is better, less is worse") {
   const Difference found =
       difference(passages(1, 0.2, 0.9), passages(1, 0.2, 0.8), {}, {{"attn_top1", 0.05, false}});

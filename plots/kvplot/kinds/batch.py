@@ -27,5 +27,6 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
             rates.append(Series(label, batches, [b / us * 1e6 for b, us in mine.items()], styles[label], legend=False))
         x = Axis("batch", True, sorted(rows["batch"].unique()))
         panels.append(Panel(x, Axis(ch.name_of(value, results), True), times, title))
-        panels.append(Panel(x, Axis("tokens a second, one layer", True), rates, title))
+        rate = "tokens a second" + (", one layer" if value == "decode_us" else "")
+        panels.append(Panel(x, Axis(rate, True), rates, title))
     return Figure(KIND, TITLE, panels, left_out, columns=2)

@@ -15,6 +15,7 @@ NEEDS = "a sweep over group and window.recent, as experiments/sweeps/group_windo
 def figure(results: Results, choice: ch.Choice) -> Figure:
     value = ch.metric(results, choice.value, ch.ERRORS, "the error that this kind draws", "measure: [attention] makes it")
     columns, rows = "group", choice.x or "window.recent"
+    ch.apart(rows, columns, KIND)
     for axis in (columns, rows):
         if axis not in results.axes:
             raise Refused(f"{results.path}: no sweep varies {axis}, which {KIND} draws (swept: {', '.join(results.axes) or 'nothing'}); "

@@ -23,6 +23,7 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
 def against(results: Results, choice: ch.Choice, x: str, kind: str, title: str) -> Figure:
     y = ch.metric(results, choice.value, ch.ERRORS, "the error that this kind draws",
                   "measure: [attention] makes wo_rel, out_rel and attn_kl, [error] k_nmse")
+    ch.apart(x, y, kind)
     found = ch.rows(results, choice)
     found = found[found[x].notna() & found[y].notna()]
     points = found.groupby(["label", *results.axes], sort=False, dropna=False)[[x, y]].mean().reset_index()

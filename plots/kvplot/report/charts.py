@@ -12,6 +12,7 @@ from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
 from kvplot.report.numbers import rounded
 
 PANEL = 340  # pixels, the least height of a panel
+_LEGEND_LINE, _LEGEND_COLUMNS = 22, 4  # pixels of a line of the legend, and names in it at least
 _DASHES = {"solid": "solid", "dashed": "dash", "steps": "solid", "none": "solid"}
 
 
@@ -19,10 +20,12 @@ def chart(figure: Figure) -> dict[str, Any]:
     columns = min(figure.columns, 2, len(figure.panels))
     lines = math.ceil(len(figure.panels) / columns)
     panel_height = max(200, PANEL * min(1.0, figure.height * 1.4))
+    names = {mark.name for panel in figure.panels for mark in panel.marks if isinstance(mark, Series) and mark.legend}
+    legend_lines = math.ceil(len(names) / _LEGEND_COLUMNS)
     layout: dict[str, Any] = {
         "grid": {"rows": lines, "columns": columns, "pattern": "independent", "ygap": 0.35 if lines > 1 else 0.1, "xgap": 0.2},
-        "height": round(lines * panel_height + 120), "annotations": [], "margin": {"l": 60, "r": 20, "t": 40, "b": 60},
-        "legend": {"orientation": "h", "y": -80 / (lines * panel_height), "yanchor": "top"},
+        "height": round(lines * panel_height + 120 + _LEGEND_LINE * legend_lines), "annotations": [], "margin": {"l": 60, "r": 20, "t": 40, "b": 60},
+        "legend": {"orientation": "h", "y": -80 / (lines * panel_height), "yanchor": "top", "maxheight": 1.0},
         "hovermode": "closest", "modebar": {"bgcolor": "rgba(0,0,0,0)"},
     }
     data: list[dict[str, Any]] = []
@@ -64,7 +67,8 @@ def _trace(mark: Series | Heat | Boxes, log: bool) -> dict[str, Any]:
              "x": _numbers(mark.x) or [None], "y": _numbers(mark.y) or [None],  # without a place there is no legend
              "line": {"color": colour, "width": 1.5, "dash": _DASHES[mark.line],
                       "shape": "hv" if mark.line == "steps" else "linear"},
-             "marker": {"color": colour, "symbol": palette.marker(mark.style)[1], "size": 8}}
+             "marker": {"color": colour, "size": 8,
+                        "symbol": palette.marker(mark.style)[1] + ("-open" if palette.hollow(mark.style) else "")}}
     if mark.style is None:
         return trace | {"hoverinfo": "skip"}
     if mark.hover:

@@ -29,8 +29,8 @@ function shown(value) {
 
 function tex(text) {
   const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "–": "--",
-    "µ": "$\\mu$" };
-  return text.replace(/[\\~^–µ]|[&%$#_{}]/g, (sign) => special[sign] ?? "\\" + sign);
+    "µ": "$\\mu$", "<": "$<$", ">": "$>$", "|": "$|$" };
+  return text.replace(/[\\~^–µ<>|]|[&%$#_{}]/g, (sign) => special[sign] ?? "\\" + sign);
 }
 
 let saidTimer = 0;

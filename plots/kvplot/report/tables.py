@@ -14,7 +14,8 @@ from kvplot.report.numbers import rounded
 
 # Shown at first; the other columns are a click away.
 FIRST = ("bits_per_element", "bits_at_32k", "bits_at_128k", "wo_rel", "attn_kl", "out_rel", "k_nmse", "v_nmse", "decode_us",
-         "encode_us", "append_us", "dequantize_us", "experiment_us", "bytes_per_second", "of_copy", "of_read")
+         "encode_us", "append_us", "dequantize_us", "experiment_us", "bytes_per_second", "of_copy", "of_read", "step_us", "step_p99_us", "step_longest_us",
+         "tokens_per_second", "cache_bytes", "ppl", "dnll", "dnll_tail", "next_kl", "needle_exact", "needle_nll", "divergence")
 
 
 def tables(results: Results) -> list[dict[str, Any]]:
