@@ -56,7 +56,8 @@ def test_what_a_capture_lacks_is_an_unsupported_row(kvlab: Kvlab) -> None:
     for arrays, attributes, says in ((bare, {}, "/layer_000/k_pre is missing"),
                                      (whole, {"rope_theta": None}, "has no attribute rope_theta"),
                                      (whole, {"rope_layout": None}, "has no attribute rope_layout"),
-                                     (whole, {"rope_scaling": '{"rope_type": "yarn"}'}, "rope_type 'yarn'")):
+                                     (whole, {"rope_scaling": '{"rope_type": "dynamic"}'}, "rope_type 'dynamic'"),
+                                     (whole, {"rope_scaling": '{"rope_type": "yarn"}'}, "rope_scaling has no number 'factor'")):
         first, second = measured(kvlab, arrays, [pre_rope, heavy], **attributes)
         assert first["status"] == "unsupported" and says in first["reason"], first["reason"]
         assert second["status"] == "complete"  # all queries are there
