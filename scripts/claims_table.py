@@ -28,7 +28,10 @@ def verdict_text(claim: dict) -> str:
         return "**reversed**"
     if claim["verdict"] == "upheld":
         return "upheld"
-    return "no effect by algebra" if "by algebra" in claim["reason"] else "not distinguishable"
+    for known in ("no effect by algebra", "not distinguishable"):
+        if known in claim["reason"]:
+            return known
+    return f"undecided: {claim['reason']}"
 
 
 def line(claim: dict) -> str:
