@@ -62,14 +62,6 @@ AttendArgs attend_args(const CacheShape& shape, const EncodeSpec& spec) {
   return args;
 }
 
-template <class T>
-std::shared_ptr<void> upload(const std::vector<T>& host) {
-  const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
-  std::shared_ptr<void> memory = cuda::allocate(bytes);
-  cuda::copy_in(memory.get(), host.data(), bytes);
-  return memory;
-}
-
 }  // namespace
 
 double PackedModel::bytes(const CacheShape& shape) {
@@ -90,11 +82,11 @@ PackedModel::PackedModel(const CacheShape& shape, int held, const void* normals)
     : shape_(shape), spec_(spec_of(shape.format, Rotation::Kind::hadamard)) {
   const Sizes sizes = sizes_of(shape);
   CacheView view = view_of(shape);
-  lengths_ = upload(std::vector<std::int32_t>(static_cast<size_t>(shape.batch), held));
+  lengths_ = cuda::upload(std::vector<std::int32_t>(static_cast<size_t>(shape.batch), held));
   std::vector<std::int32_t> table(static_cast<size_t>(shape.batch) *
                                   static_cast<size_t>(sizes.pages));
   std::iota(table.begin(), table.end(), 0);
-  table_ = upload(table);
+  table_ = cuda::upload(table);
   view.tokens = static_cast<const std::int32_t*>(lengths_.get());
   view.block_table = static_cast<const std::int32_t*>(table_.get());
 
@@ -118,7 +110,7 @@ PackedModel::PackedModel(const CacheShape& shape, int held, const void* normals)
     cuda::write_windows(view, source, kAllTokens, held, nullptr);
     cuda::encode(view, spec_, source, kAllTokens, held, nullptr);
   }
-  device_layers_ = upload(layers_);
+  device_layers_ = cuda::upload(layers_);
   plan_ = cuda::plan_attend(view, attend_args(shape, spec_), shape.tokens, cuda::device());
   scratch_ = cuda::allocate(plan_.scratch_bytes);
 }

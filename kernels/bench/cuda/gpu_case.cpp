@@ -23,15 +23,6 @@ std::int64_t align(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * 
 
 int threads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
-/// In GPU memory.
-template <class T>
-std::shared_ptr<void> upload(const std::vector<T>& host) {
-  const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
-  std::shared_ptr<void> memory = cuda::allocate(bytes);
-  cuda::copy_in(memory.get(), host.data(), bytes);
-  return memory;
-}
-
 template <class T>
 std::vector<T> download(const void* device, std::int64_t count) {
   std::vector<T> host(static_cast<size_t>(count));
@@ -86,7 +77,7 @@ GpuCase::GpuCase(const GpuShape& shape, int copies, bool many_sources)
   spec_ = host_spec_ = speed::spec_of(format, shape.rotation);
   if (shape.rotation == Rotation::Kind::dense) {
     matrix_ = random_rotation(format.dim);
-    device_matrix_ = upload(matrix_);
+    device_matrix_ = cuda::upload(matrix_);
     spec_.key.rotation.matrix = spec_.value.rotation.matrix =
         static_cast<const float*>(device_matrix_.get());
     host_spec_.key.rotation.matrix = host_spec_.value.rotation.matrix = matrix_.data();
@@ -122,8 +113,8 @@ void GpuCase::make_tables() {
   const int all = pages_ * shape_.batch;
   table_ = permutation(all);
   if (!shape_.permuted) std::iota(table_.begin(), table_.end(), 0);
-  device_lengths_ = upload(lengths_);
-  device_table_ = upload(table_);
+  device_lengths_ = cuda::upload(lengths_);
+  device_table_ = cuda::upload(table_);
 
   view_.format = format;
   view_.rule = rule_of(shape_);

@@ -22,6 +22,15 @@ std::shared_ptr<void> allocate(std::int64_t bytes);
 void copy_in(void* device, const void* host, std::int64_t bytes);
 void copy_out(void* host, const void* device, std::int64_t bytes);
 
+/// A copy of the numbers in GPU memory.
+template <class T>
+std::shared_ptr<void> upload(const std::vector<T>& host) {
+  const auto bytes = static_cast<std::int64_t>(host.size() * sizeof(T));
+  std::shared_ptr<void> memory = allocate(bytes);
+  copy_in(memory.get(), host.data(), bytes);
+  return memory;
+}
+
 /// Waits for all work on the GPU. Errors of earlier launches show here.
 void synchronize();
 
