@@ -60,6 +60,8 @@ def small_size(experiment: Path, model: Path) -> list[str]:
     for index, item in enumerate(items if isinstance(items, list) else [items]):
         if item["source"] == "capture":
             edits.append(f"dataset.{index}.layers=[10]")
+            if "/passages/" in item["path"]:  # prepare_demo.py --passages makes them, the demo does not
+                edits.append(f"dataset.{index}.path=datasets/smollm2/eval_jargon.h5")
         else:
             edits.append(f"dataset.{index}.tokens=512")
         if item.get("calibration", {}).get("source") == "synthetic":
