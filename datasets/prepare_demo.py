@@ -35,11 +35,13 @@ are those of texts.py. Three files are written, twelve layers and 2,048 tokens e
   eval_jargon.h5   the Jargon File, queries of all positions: another kind of text
 With --passages sixteen more go to passages/ beside them, for the ablations, whose intervals resample passages: eight of
 Austen (four of Persuasion, four of Emma) and eight of the Jargon File, 64 probes each (0.43 GB in all).
+With --long two of 8,192 tokens, as long as the model goes, go to long/: Emma and the Jargon File, queries of all positions
+(0.3 GB). Their first tokens are shorter captures: `tokens:` of an experiment's item.
 A file that was made from the same inputs is kept, so a second run takes a second.
 
 examples:
   python datasets/prepare_demo.py --out datasets/smollm2
-  python datasets/prepare_demo.py --out datasets/smollm2 --passages
+  python datasets/prepare_demo.py --out datasets/smollm2 --passages --long
 """
 
 
@@ -52,12 +54,13 @@ class Item:
     start_at: str
     probes: str
     keys_before_rope: bool
-    passage: int = 0  # which stretch of TOKENS tokens from there
+    passage: int = 0  # which stretch of that many tokens from there
+    tokens: int = TOKENS
 
     def request(self) -> Request:
         from kvlab_capture.capture import Request
 
-        cut = Cut(TOKENS, start_at=self.start_at, skip_tokens=self.passage * TOKENS, bos="never")
+        cut = Cut(self.tokens, start_at=self.start_at, skip_tokens=self.passage * self.tokens, bos="never")
         return Request(cut, self.probes, LAYERS, "bfloat16", self.keys_before_rope)
 
 
@@ -79,6 +82,14 @@ def passages() -> list[Item]:
         Item(f"passages/{name}_{index}.h5", text, start_at, "strided:64", keys_before_rope=True, passage=index)
         for name, (text, start_at, count) in starts.items()
         for index in range(count)
+    ]
+
+
+def long_texts() -> list[Item]:
+    """Two of the model's full length."""
+    return [
+        Item("long/emma.h5", "austen_emma.txt", "Emma Woodhouse", "all", keys_before_rope=False, tokens=8192),
+        Item("long/jargon.h5", "jargon.txt", ":hacker: n.", "all", keys_before_rope=False, tokens=8192),
     ]
 
 
@@ -158,8 +169,10 @@ def main(argv: list[str]) -> int:
         "--cache", type=Path, default=texts.CACHE, help="folder for packages and texts (datasets/cache)"
     )
     parser.add_argument("--passages", action="store_true", help="also the sixteen passages of the ablations")
+    parser.add_argument("--long", action="store_true", help="also two captures of 8,192 tokens")
     options = parser.parse_args(argv)
-    prepare([*ITEMS, *(passages() if options.passages else ())], options.out, options.cache)
+    items = [*ITEMS, *(passages() if options.passages else ()), *(long_texts() if options.long else ())]
+    prepare(items, options.out, options.cache)
     return cli.EXIT_OK
 
 

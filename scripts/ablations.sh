@@ -13,10 +13,10 @@ few=() names=()
 for option in "$@"; do
   case $option in
     --few) few=(--set 'dataset=[
-      {source: capture, path: datasets/smollm2/passages/persuasion_0.h5},
-      {source: capture, path: datasets/smollm2/passages/emma_0.h5},
-      {source: capture, path: datasets/smollm2/passages/jargon_0.h5},
-      {source: capture, path: datasets/smollm2/passages/jargon_4.h5}]') ;;
+      {source: capture, path: datasets/smollm2/passages/persuasion_0.h5, text: Austen},
+      {source: capture, path: datasets/smollm2/passages/emma_0.h5, text: Austen},
+      {source: capture, path: datasets/smollm2/passages/jargon_0.h5, text: Jargon File},
+      {source: capture, path: datasets/smollm2/passages/jargon_4.h5, text: Jargon File}]') ;;
     -h | --help) usage; exit 0 ;;
     -*) die "unknown option $option, see --help" ;;
     *) names+=("$option") ;;
@@ -26,15 +26,19 @@ done
 # tables NAME: the options of `kvlab table` for the tables of an experiment, one table a line.
 tables() {
   case $1 in
-    grid) echo "--rows label --cols key.codec.grid --value wo_rel" ;;
-    rounding) echo "--rows label --cols key.codec.rounding --value wo_rel" ;;
+    grid)
+      echo "--rows label --cols key.codec.grid --value wo_rel --against float_zero"
+      echo "--rows text,label --cols key.codec.grid --value wo_rel --against float_zero"
+      ;;
+    rounding) echo "--rows label --cols key.codec.rounding --value wo_rel --against half_even" ;;
     scale_type)
-      echo "--rows label --cols key.codec.params --value wo_rel"
+      echo "--rows label --cols key.codec.params --value wo_rel --against fp32"
       echo "--rows label --cols key.codec.params --value bits_at_32k"
       ;;
     norm) echo "--rows key.token_scale,key.order,key.norm_op --cols label --value wo_rel" ;;
     rotation_kind)
       echo "--rows key.rotate --cols label --value wo_rel"
+      echo "--rows text,key.rotate --cols label --value wo_rel"
       echo "--rows key.rotate --cols label --value logit_mse"
       ;;
     clip) echo "--rows key.codec.clip --cols label --value wo_rel" ;;
@@ -42,28 +46,47 @@ tables() {
       echo "--rows window.sink,window.recent,window.flush --cols label --value wo_rel"
       echo "--rows window.sink,window.recent,window.flush --cols label --value bits_at_32k"
       ;;
-    centering) echo "--rows label --cols key.center --value wo_rel" ;;
-    covariance) echo "--rows label,value.covariance --cols key.covariance_scope --value wo_rel" ;;
+    centering)
+      echo "--rows label --cols key.center --value wo_rel --against none"
+      echo "--rows text,label --cols key.center --value wo_rel --against none"
+      ;;
+    covariance)
+      echo "--rows label,value.covariance --cols key.covariance_scope --value wo_rel --against layer"
+      echo "--rows text,label,value.covariance --cols key.covariance_scope --value wo_rel --against layer"
+      ;;
     bound) echo "--rows dataset,label --value tni_bound,tni_block_mse,tni_block_ratio" ;;
-    additivity) echo "--rows label --value wo_rel,wo_rel_k,wo_rel_v" ;;
-    equal_bytes) echo "--rows label,group,key.codec.bits --value bits_per_element_hist,wo_rel,attn_kl" ;;
-    length)
+    additivity)
+      echo "--rows label --value wo_rel,wo_rel_k,wo_rel_v"
+      echo "--rows layer --cols label --value wo_rel_k"
+      echo "--rows layer --cols label --value wo_rel_v"
+      ;;
+    additivity_model) echo "--rows label --value dnll,next_kl" ;;
+    equal_bytes) echo "--rows label,group,key.codec.bits --value bits_per_element_hist,bits_at_32k,bits_at_128k,wo_rel,attn_kl" ;;
+    length | length_model)
       echo "--rows label --cols tokens --value wo_rel"
       echo "--rows label --cols tokens --value bits_per_element"
       ;;
     token_scale_type)
-      echo "--rows label --cols key.token_scale_params --value wo_rel"
+      echo "--rows label --cols key.token_scale_params --value wo_rel --against fp32"
       echo "--rows key.token_scale_params --cols label --value bits_at_32k"
       ;;
     layers | dynamic_window) echo "--rows label --value bits_per_element,bits_at_32k,wo_rel,attn_kl" ;;
-    rope_side) echo "--rows label --cols key.space --value wo_rel" ;;
+    rope_side)
+      echo "--rows label --cols key.space --value wo_rel --against post_rope"
+      echo "--rows text,label --cols key.space --value wo_rel --against post_rope"
+      ;;
     calibration) echo "--rows dataset --cols label --value wo_rel" ;;
+    calibration_tokens)
+      echo "--rows calibration.from,calibration.tokens --cols label --value wo_rel"
+      echo "--rows text,calibration.from,calibration.tokens --cols label --value wo_rel"
+      ;;
     token_classes)
       echo "--rows dataset --cols label --value tni_block_mse"
       echo "--rows dataset --cols label --value out_rel"
       ;;
     equal_bytes_own) echo "--rows label,key.codec.bits --value bits_per_element,bits_at_32k,bits_at_128k,wo_rel,attn_kl" ;;
     gaussian_limit) echo "--rows label --value bits_per_element_hist,k_nmse,v_nmse" ;;
+    water_filling) echo "--rows label --value bits_per_element_hist,k_residual_trace,k_bits_needed" ;;
     *) echo "" ;;
   esac
 }
@@ -71,8 +94,8 @@ tables() {
 # backend NAME: the packed one where it has every row of the experiment.
 backend() {
   case $1 in
-    additivity | bound | dynamic_window | equal_bytes | equal_bytes_own | gaussian_limit | rope_side | token_classes | \
-      token_scale_type | claims) echo reference ;;
+    additivity | additivity_model | bound | dynamic_window | equal_bytes | equal_bytes_own | gaussian_limit | rope_side | \
+      token_classes | token_scale_type | water_filling | claims) echo reference ;;
     *) echo cpu ;;
   esac
 }
@@ -84,9 +107,17 @@ picture() {
     equal_bytes_own | dynamic_window) echo "--kind pareto --x bits_per_element" ;;
     gaussian_limit) echo "--kind pareto --x bits_per_element_hist --value k_nmse" ;;
     layers | scale_type | token_scale_type | window) echo "--kind pareto --x bits_at_32k" ;;
+    error_shares) echo "--kind cumulative" ;;
     additivity | oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
     *) echo "" ;;
   esac
+}
+
+# prepare_model: what whole-model runs take (experiments/model/perplexity.yaml).
+prepare_model() {
+  python datasets/prepare_model.py --out models/smollm2
+  python datasets/tokenize_text.py --model models/smollm2 --text datasets/cache/texts/austen_persuasion.txt \
+    --start-at 'Sir Walter Elliot' --tokens 2048 --passages 4 --out datasets/smollm2/eval.h5
 }
 
 # run_one FILE: runs an experiment, writes its tables and draws its picture; synthetic ones take no passages.
@@ -102,7 +133,9 @@ run_one() {
   done < <(tables "$name") > "$out/$name.md"
   case $name in
     claims) build/bin/kvlab claims "results/ablations/$name.h5" --json | python scripts/claims_table.py >> "$out/$name.md" ;;
-    gaussian_limit) python scripts/wasted_bits.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
+    gaussian_limit | water_filling) python scripts/wasted_bits.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
+    error_shares) python scripts/error_shares.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
+    additivity_model) python scripts/sum_of_parts.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
   esac
   read -r -a options < <(picture "$name")
   ((${#options[@]} == 0)) || kvplot "results/ablations/$name.h5" "${options[@]}" --width text --out "$out/$name.svg"
@@ -111,8 +144,9 @@ run_one() {
 out=results/reference/ablations
 bash scripts/setup.sh
 build release kvlab
-step passages "Capturing sixteen passages into datasets/smollm2/passages" \
-  python datasets/prepare_demo.py --out datasets/smollm2 --passages
+step passages "Capturing sixteen passages and two long texts into datasets/smollm2" \
+  python datasets/prepare_demo.py --out datasets/smollm2 --passages --long
+step model "Making models/smollm2 and four passages of token ids" prepare_model
 mkdir -p results/ablations "$out"
 for file in experiments/ablations/*.yaml experiments/claims.yaml; do
   name=$(basename "$file" .yaml)

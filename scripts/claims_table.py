@@ -3,7 +3,8 @@
 
 usage: kvlab claims results/claims.h5 --json | claims_table.py
 
-A ratio is the error of what the sentence names first over that of what it names second, with its 95% interval; a star
+A ratio is the error of what the sentence names first over that of what it names second, with its 95% interval; one column for
+each text by itself. A verdict names the pairs of rows that say the opposite. A star
 marks whole methods as their sources run them, which differ in more than one setting.
 """
 
@@ -14,38 +15,46 @@ import math
 import sys
 
 
-def ratio_text(claim: dict) -> str:
-    if claim["ratio"] is None:
+def ratio_text(found: dict | None) -> str:
+    """Of a claim, or of its part of one text."""
+    if found is None or found["ratio"] is None:
         return "–"
-    low, high = claim["interval"]
+    low, high = found["interval"]
     if low is None:
-        return f"{claim['ratio']:.3f}"
-    return f"{claim['ratio']:.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]"
+        return f"{found['ratio']:.3f}"
+    return f"{found['ratio']:.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}]"
 
 
 def verdict_text(claim: dict) -> str:
-    if claim["verdict"] == "reversed":
-        return "**reversed**"
-    if claim["verdict"] == "upheld":
-        return "upheld"
-    for known in ("no effect by algebra", "not distinguishable"):
-        if known in claim["reason"]:
-            return known
-    return f"undecided: {claim['reason']}"
+    known = [word for word in ("no effect by algebra", "not distinguishable") if word in claim["reason"]]
+    if claim["verdict"] == "undecided":
+        verdict = known[0] if known else f"undecided: {claim['reason']}"
+    else:
+        verdict = "**reversed**" if claim["verdict"] == "reversed" else claim["verdict"]
+    flipped = [f"{part['name']} {ratio_text(part)}" for part in claim["by_rows"] if part["flipped"]]
+    return verdict + ("; the other way round in " + ", ".join(flipped) if flipped else "")
 
 
-def line(claim: dict) -> str:
+def texts_of(claims: list[dict]) -> list[str]:
+    return list(dict.fromkeys(part["name"] for claim in claims for part in claim["by_text"]))
+
+
+def line(claim: dict, texts: list[str]) -> str:
     claimed = {"lower": "< 1", "higher": "> 1"}.get(claim["claimed"]) or f"1 ± {claim['within']:g}"
     metric = "" if claim["metric"] == "wo_rel" else f" (`{claim['metric']}`)"
     star = "*" if claim["differing"] else ""
-    return (f"| {claim['sentence'].rstrip('.')}{metric}{star} | {claim['source']} | {claimed} | {ratio_text(claim)} "
-            f"| {verdict_text(claim)} |")  # fmt: skip
+    by_text = {part["name"]: part for part in claim["by_text"]}
+    return "| " + " | ".join([claim["sentence"].rstrip(".") + metric + star, claim["source"], claimed, ratio_text(claim),
+                              *(ratio_text(by_text.get(text)) for text in texts), verdict_text(claim)]) + " |"  # fmt: skip
 
 
 def main() -> int:
-    print("| sentence | source | claimed | measured ratio [95%] | verdict |\n| --- | --- | --- | --- | --- |")
-    for claim in json.load(sys.stdin):
-        print(line(claim))
+    claims = json.load(sys.stdin)
+    texts = texts_of(claims)
+    headings = ["sentence", "source", "claimed", "measured ratio [95%]", *texts, "verdict"]
+    print("| " + " | ".join(headings) + " |\n|" + " --- |" * len(headings))
+    for claim in claims:
+        print(line(claim, texts))
     return 0
 
 

@@ -27,7 +27,7 @@ void add_claims(CLI::App& app, Exit&) {
       "the claim names. Fewer than 16 passages (dataset items) decide nothing; the ratio is shown\n"
       "all the same. effect and interval of --json are logarithms of ratios.");
   verb->callback([arguments] {
-    const store::Results results = store::read_results(arguments->file);
+    const store::Results results = store::read_results(arguments->file, store::Detail::blocks);
     const auto findings = report::judge(results, report::published_claims());
     if (arguments->as_json) {
       fmt::print("{}\n", json_text(report::findings_json(findings), 2));

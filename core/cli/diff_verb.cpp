@@ -51,8 +51,8 @@ void execute(const Arguments& arguments, Exit& result) {
   for (const std::string& text : arguments.limits) limits.push_back(report::parse_limit(text));
   check_metrics(arguments.metrics);
   const report::Allowed allowed = allowed_of(arguments.allowed);
-  const store::Results a = store::read_results(arguments.a);
-  const store::Results b = store::read_results(arguments.b);
+  const store::Results a = store::read_results(arguments.a, store::Detail::blocks);
+  const store::Results b = store::read_results(arguments.b, store::Detail::blocks);
   const report::Difference difference = report::difference(a, b, allowed, limits);
   if (arguments.as_json) {
     fmt::print("{}\n", json_text(report::difference_json(difference), 2));

@@ -59,12 +59,7 @@ void execute(const Arguments& arguments) {
   // Escape codes are for terminals; the other formats have marks of their own.
   options.emphasis = options.format != "text" || (arguments.out.empty() && wants_emphasis());
   options.code_version = code_version();
-  store::Results results = store::read_results(arguments.file);
-  // Intervals come from values by position, which only whole models have.
-  const auto measured = report::measured_metrics(results);
-  if (std::find(measured.begin(), measured.end(), "dnll") != measured.end()) {
-    results = store::read_results(arguments.file, store::Detail::full);
-  }
+  const store::Results results = store::read_results(arguments.file, store::Detail::blocks);
   const std::string text = report::table(results, options);
   if (arguments.out.empty()) {
     fmt::print("{}", text);
@@ -91,6 +86,9 @@ void add_table(CLI::App& app, Exit&) {
   verb->add_option("--cols", options.cols, "columns of the summary that make the columns");
   verb->add_option("--value", options.value,
                    "metric to show; several, separated by commas, where there is no --cols");
+  verb->add_option("--against", options.against,
+                   "a column (or, without --cols, a row): each other value of its line is followed "
+                   "by how far it is off, paired by passage");
   verb->add_option("--format", options.format, "text, markdown, latex or csv");
   verb->add_option("--out", arguments->out, "file to write in place of the standard output");
   verb->footer(
@@ -99,9 +97,11 @@ void add_table(CLI::App& app, Exit&) {
       "wo_rel\n"
       "Values are means over everything that is neither row nor column; the lines below say over "
       "what.\n"
-      "From 16 passages on a mean has an interval (±, 95%, resampling passages), and best and "
-      "second\n"
-      "include what cannot be told from them. Where the experiment names published numbers, the "
+      "From 4 passages on a mean has an interval (±, 95%, resampling passages and blocks of 128\n"
+      "positions within them; from 16 on where a metric is not known by position), and from 16 on "
+      "best and\n"
+      "second include what cannot be told from them. Where the experiment names published numbers, "
+      "the "
       "table is\n"
       "published | here | what differs; --name default gives the plain one.\n"
       "A dash (in CSV an empty field) stands where nothing is complete or nothing was measured.");

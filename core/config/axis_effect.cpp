@@ -35,7 +35,21 @@ class EffectSearch {
   }
 
  private:
+  /// A stretch of a capture, or of one that calibrates.
+  bool changes_a_stretch(size_t axis) const {
+    const auto has_capture = [](const std::vector<DatasetItem>& items) {
+      return std::any_of(items.begin(), items.end(),
+                         [](const DatasetItem& item) { return item.source == "capture"; });
+    };
+    if (axes_[axis] == "tokens") return has_capture(experiment_.datasets);
+    if (!is_calibration_axis(axes_[axis])) return false;
+    return has_capture(experiment_.calibration) ||
+           std::any_of(experiment_.datasets.begin(), experiment_.datasets.end(),
+                       [&](const DatasetItem& item) { return has_capture(item.calibration); });
+  }
+
   bool changes_a_dataset(size_t axis) const {
+    if (changes_a_stretch(axis)) return true;
     return std::any_of(experiment_.datasets.begin(), experiment_.datasets.end(),
                        [&](const DatasetItem& item) {
                          return any_move(axis, [&](const Point& from, const Point& to) {

@@ -128,7 +128,8 @@ std::string overlap(const Described& calibration, const Described& evaluated, in
     const bool same_draw = seed == kCalibrationSeed || !evaluated.info.uses_seed;
     return same_draw && same_passage(calibration.item, evaluated.item) ? "yes" : "no";
   }
-  if (calibration.info.content == evaluated.info.content) return "yes";
+  const bool is_whole = calibration.item.stretch == data::Stretch{};
+  if (is_whole && calibration.info.content == evaluated.info.content) return "yes";
   if (calibration.info.token_ids.empty() || evaluated.info.token_ids.empty()) return "unknown";
   return shares_a_run(calibration.info, evaluated.info) ? "yes" : "no";
 }

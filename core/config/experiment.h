@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "base/part.h"
+#include "data/description.h"
 #include "method/recipe.h"
 
 namespace kvlab::config {
@@ -41,6 +42,8 @@ struct DatasetItem {
   Settings params;     // synthetic: every key of data::synthetic_params()
   std::filesystem::path path;   // capture, model (a folder): resolved, absolute
   std::vector<int64_t> layers;  // capture: empty means all
+  data::Stretch stretch = {};   // capture: which of its tokens
+  std::string text;             // whose writing it is: what tables and claims tell apart
   bool allow_nonfinite = false;
   std::optional<ModelRun> model = {};    // set where source is "model"
   std::vector<DatasetItem> calibration;  // none or one: the item's own

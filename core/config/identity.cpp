@@ -28,11 +28,16 @@ json run_of(const ModelRun& run) {
           {"cache_dtype", kvlab::name_of(run.cache_dtype)}};
 }
 
+json stretch_of(const DatasetItem& item) {
+  return {{"from", item.stretch.first}, {"tokens", item.stretch.count}};
+}
+
 /// Content of an item and what else of it decides the sample.
 json source_of(const DatasetItem& item, const DatasetInfo& info) {
   json source = {{"source", item.source}, {"content", info.content}};
   if (item.source == "synthetic") source["params"] = used_params(item);
   if (item.allow_nonfinite) source["allow_nonfinite"] = true;
+  if (item.stretch != data::Stretch{}) source["stretch"] = stretch_of(item);
   if (item.model) source["run"] = run_of(*item.model);
   return source;
 }
@@ -61,15 +66,11 @@ json method_of(const Cell& cell, const CellInputs& inputs, const MethodUse& use)
 }
 
 json dataset_of(const Cell& cell, const DatasetInfo& info) {
-  json dataset = {{"source", cell.dataset.source},
-                  {"label", cell.dataset.label},
-                  {"sha256", info.content},
-                  {"layer", cell.layer},
-                  {"dtype", kvlab::name_of(info.dtype)},
-                  {"batch", info.batch},
-                  {"kv_heads", info.kv_heads},
-                  {"q_heads", info.q_heads},
-                  {"tokens", info.tokens},
+  json dataset = {{"source", cell.dataset.source}, {"label", cell.dataset.label},
+                  {"text", cell.dataset.text},     {"sha256", info.content},
+                  {"layer", cell.layer},           {"dtype", kvlab::name_of(info.dtype)},
+                  {"batch", info.batch},           {"kv_heads", info.kv_heads},
+                  {"q_heads", info.q_heads},       {"tokens", info.tokens},
                   {"head_dim", info.head_dim}};
   if (cell.dataset.source == "synthetic") {
     dataset["params"] = used_params(cell.dataset);
@@ -101,6 +102,7 @@ json calibration_of(const Cell& cell, const CellInputs& inputs) {
     calibration["params"] = used_params(item);
   } else {
     calibration["path"] = item.path.string();
+    if (item.stretch != data::Stretch{}) calibration["stretch"] = stretch_of(item);
   }
   return calibration;
 }

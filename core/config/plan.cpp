@@ -95,7 +95,9 @@ class Planner {
 
   const DatasetInfo& info(const DatasetItem& item) {
     const std::string key = item.source + item.path.string() + json(item.params).dump() +
-                            (item.allow_nonfinite ? "+" : "") + part_name(item);
+                            (item.allow_nonfinite ? "+" : "") +
+                            fmt::format("|{}|{}", item.stretch.first, item.stretch.count) +
+                            part_name(item);
     const auto found = infos_.find(key);
     return found != infos_.end() ? found->second
                                  : infos_.emplace(key, describe_(item)).first->second;
@@ -227,7 +229,10 @@ class Planner {
     item.layers = {place.layer};
     const DatasetInfo& known = info(item);
     const Resolved& resolved = resolve(place, known);
-    const auto& calibration = item.calibration.empty() ? experiment_.calibration : item.calibration;
+    const auto calibration =
+        item.calibration.empty()
+            ? calibration_at_point(experiment_.calibration, axes_, points_[place.point])
+            : item.calibration;
     const bool calibrates = resolved.needs_calibration && !calibration.empty();
 
     Cell cell;
@@ -284,6 +289,7 @@ class Planner {
                           .method = use.recipe.id,
                           .label = use.label,
                           .dataset = experiment_.datasets[place.dataset].label,
+                          .text = experiment_.datasets[place.dataset].text,
                           .layer = place.layer,
                           .seed = place.seed,
                           .seed_used = inputs.seed_used,

@@ -68,6 +68,7 @@ struct Row {
   std::string method;
   std::string label;
   std::string dataset;
+  std::string text;
   int64_t layer = 0;
   int64_t seed = 0;
   bool seed_used = false;

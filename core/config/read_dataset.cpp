@@ -46,6 +46,14 @@ void read_capture(yaml::Fields& fields, const Node& node, bool with_layers, Data
   if (const Node* layers = with_layers ? fields.get("layers") : nullptr) {
     read_layers(*layers, item, reading);
   }
+  // What lies behind a token has no part in it, so the first tokens are a shorter capture; a later
+  // stretch is none, but serves for calibration.
+  if (const Node* tokens = fields.get("tokens")) {
+    item.stretch.count = yaml::read_int(*tokens, "tokens", reading.problems, 1).value_or(0);
+  }
+  if (const Node* from = with_layers ? nullptr : fields.get("from")) {
+    item.stretch.first = yaml::read_int(*from, "from", reading.problems, 0).value_or(0);
+  }
   if (const Node* allow = fields.get("allow_nonfinite")) {
     item.allow_nonfinite =
         yaml::read_bool(*allow, "allow_nonfinite", reading.problems).value_or(false);
@@ -106,6 +114,9 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
   }
   if (const Node* label = fields.get("label")) {
     item.label = read_label(*label, reading);
+  }
+  if (const Node* text = is_dataset ? fields.get("text") : nullptr) {
+    item.text = yaml::read_text(*text, "text", reading.problems).value_or("");
   }
   if (const Node* calibration = is_dataset ? fields.get("calibration") : nullptr) {
     item.calibration.push_back(

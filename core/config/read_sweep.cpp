@@ -5,6 +5,7 @@
 #include "base/names.h"
 #include "config/document.h"
 #include "config/reader.h"
+#include "config/sweep.h"
 #include "data/synthetic_params.h"
 #include "method/schema.h"
 #include "method/values.h"
@@ -24,11 +25,18 @@ const Param* find_synthetic(const std::string& key) {
 std::vector<std::string> axis_keys() {
   std::vector<std::string> keys = method::recipe_keys();
   for (const Param& param : data::synthetic_params()) keys.push_back(param.key);
+  keys.insert(keys.end(), {kCalibrationFrom, kCalibrationTokens});
   return keys;
 }
 
 /// What is wrong with a value of an axis; brings it to the stored form.
 std::optional<std::string> wrong_value(const std::string& key, nlohmann::json& value) {
+  if (is_calibration_axis(key)) {
+    const int64_t least = key == kCalibrationFrom ? 0 : 1;
+    if (value.is_number_integer() && value.get<int64_t>() >= least) return std::nullopt;
+    return fmt::format("'{}' must be a whole number from {} on, found {}", key, least,
+                       plain(value));
+  }
   if (const Param* param = find_synthetic(key)) return method::check_value(*param, key, value);
   method::Recipe scratch;
   return method::apply_edit(scratch, key, value);
@@ -53,15 +61,17 @@ void read_value(const Node& node, SweepAxis& axis, Reading& reading) {
   axis.values.push_back(std::move(value));
 }
 
-bool has_synthetic(const Experiment& experiment) {
+bool has_source(const Experiment& experiment, const char* source) {
   return std::any_of(experiment.datasets.begin(), experiment.datasets.end(),
-                     [](const DatasetItem& item) { return item.source == "synthetic"; });
+                     [&](const DatasetItem& item) { return item.source == source; });
 }
 
 std::optional<std::string> wrong_axis(const std::string& key, const Experiment& experiment) {
   if (key == "seed" || key == "seeds") return "seeds are no sweep axis: list them under 'seeds'";
+  if (is_calibration_axis(key)) return std::nullopt;
   if (find_synthetic(key) != nullptr) {
-    if (has_synthetic(experiment)) return std::nullopt;
+    if (has_source(experiment, "synthetic")) return std::nullopt;
+    if (key == "tokens" && has_source(experiment, "capture")) return std::nullopt;
     return fmt::format("axis '{}' is a key of synthetic datasets, and none is listed", key);
   }
   if (method::is_recipe_key(key)) return std::nullopt;

@@ -55,7 +55,12 @@ std::vector<Point> sweep_points(const Experiment& experiment) {
   return longer;
 }
 
+bool is_calibration_axis(const std::string& axis) {
+  return axis == kCalibrationFrom || axis == kCalibrationTokens;
+}
+
 bool is_dataset_axis(const std::string& axis) {
+  if (is_calibration_axis(axis)) return true;
   const auto& params = data::synthetic_params();
   return std::any_of(params.begin(), params.end(),
                      [&](const Param& param) { return param.key == axis; });
@@ -66,6 +71,24 @@ DatasetItem at_point(const DatasetItem& item, const std::vector<std::string>& ax
   DatasetItem edited = item;
   for (size_t i = 0; i < axes.size(); ++i) {
     if (edited.params.contains(axes[i])) edited.params[axes[i]] = point[i];
+    if (edited.source == "capture" && axes[i] == "tokens") {
+      edited.stretch.count = point[i].get<int64_t>();
+    }
+  }
+  edited.calibration = calibration_at_point(item.calibration, axes, point);
+  return edited;
+}
+
+std::vector<DatasetItem> calibration_at_point(const std::vector<DatasetItem>& calibration,
+                                              const std::vector<std::string>& axes,
+                                              const Point& point) {
+  std::vector<DatasetItem> edited = calibration;
+  for (DatasetItem& item : edited) {
+    if (item.source != "capture") continue;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      if (axes[i] == kCalibrationFrom) item.stretch.first = point[i].get<int64_t>();
+      if (axes[i] == kCalibrationTokens) item.stretch.count = point[i].get<int64_t>();
+    }
   }
   return edited;
 }

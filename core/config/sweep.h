@@ -26,10 +26,20 @@ size_t count_points(const Experiment& experiment, size_t most);
 /// Every point, the first axis slowest. One empty point where there is no sweep.
 std::vector<Point> sweep_points(const Experiment& experiment);
 
-/// Whether the axis is a key of synthetic data, not of a recipe.
+/// The stretch of a capture that calibrates: axes beside those of recipes and of data.
+inline constexpr const char* kCalibrationFrom = "calibration.from";
+inline constexpr const char* kCalibrationTokens = "calibration.tokens";
+bool is_calibration_axis(const std::string& axis);
+
+/// Whether the axis is a key of data or of calibration, not of a recipe.
 bool is_dataset_axis(const std::string& axis);
 
-/// The item with the point's values for synthetic data; captures stay as they are.
+/// The calibration sets with the point's stretch; synthetic ones stay as they are.
+std::vector<DatasetItem> calibration_at_point(const std::vector<DatasetItem>& calibration,
+                                              const std::vector<std::string>& axes,
+                                              const Point& point);
+
+/// The item with the point's values for synthetic data; of a capture, its first `tokens`.
 DatasetItem at_point(const DatasetItem& item, const std::vector<std::string>& axes,
                      const Point& point);
 

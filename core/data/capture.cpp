@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "data/capture_rows.h"
@@ -104,33 +105,46 @@ Rope rope_of(const Source& source, int64_t head_dim) {
                     layout, head_dim);
 }
 
-/// Reads from the file again when it is asked.
+/// The file's rows of a stretch of tokens; empty means all.
+std::vector<int64_t> token_rows(const CaptureInfo& info, const Stretch& stretch) {
+  if (stretch == Stretch{}) return {};
+  std::vector<int64_t> rows(static_cast<size_t>(info.tokens));
+  std::iota(rows.begin(), rows.end(), info.first_token);
+  return rows;
+}
+
+/// Reads from the file again when it is asked. `tokens`: rows of the stretch, empty for all.
 Sample::More more_of(const std::filesystem::path& path, const std::string& group,
-                     bool allow_nonfinite, const CaptureInfo& info) {
+                     bool allow_nonfinite, const CaptureInfo& info,
+                     const std::vector<int64_t>& tokens) {
   const auto open = [path, group, allow_nonfinite](std::vector<std::string>* unheard) {
     return Source{h5::File::open(path), group, allow_nonfinite, unheard};
   };
+  const int64_t all = info.file_tokens;
   Sample::More more;
-  more.k_pre = [open, info] {
+  if (info.first_token == 0) {  // RoPE counts from there
+    more.k_pre = [open, info, tokens, all] {
+      std::vector<std::string> unheard;
+      const Source source = open(&unheard);
+      require(source, "/k_pre", {info.batch, info.kv_heads, all, info.head_dim},
+              "a method before RoPE needs the keys before RoPE");
+      return source.read("/k_pre", stored_type(source.file, source.group + "/k_pre"), tokens);
+    };
+    more.rope = [open, info] {
+      std::vector<std::string> unheard;
+      return rope_of(open(&unheard), info.head_dim);
+    };
+  }
+  more.hidden_absmax = [open, info, all] {
     std::vector<std::string> unheard;
     const Source source = open(&unheard);
-    require(source, "/k_pre", {info.batch, info.kv_heads, info.tokens, info.head_dim},
-            "a method before RoPE needs the keys before RoPE");
-    return source.read("/k_pre", stored_type(source.file, source.group + "/k_pre"), {});
-  };
-  more.rope = [open, info] {
-    std::vector<std::string> unheard;
-    return rope_of(open(&unheard), info.head_dim);
-  };
-  more.hidden_absmax = [open, info] {
-    std::vector<std::string> unheard;
-    const Source source = open(&unheard);
-    require(source, "/hidden_absmax", {info.batch, info.tokens},
-            "massive activations cannot be found");
+    require(source, "/hidden_absmax", {info.batch, all}, "massive activations cannot be found");
     const std::vector<float> values = source.file.read<float>(source.group + "/hidden_absmax");
-    return at::tensor(values, at::kFloat).reshape({info.batch, info.tokens});
+    return at::tensor(values, at::kFloat)
+        .reshape({info.batch, all})
+        .narrow(1, info.first_token, info.tokens);
   };
-  more.every_query = [open, info] {
+  more.every_query = [open, info, tokens] {
     std::vector<std::string> unheard;
     const Source source = open(&unheard);
     if (info.probes != info.tokens) {
@@ -139,12 +153,12 @@ Sample::More more_of(const std::filesystem::path& path, const std::string& group
                       "tokens stay needs all of them (probes: all)",
                       source.file.path().string(), info.probes, info.tokens));
     }
-    return source.read("/q", info.dtype, {});
+    return source.read("/q", info.dtype, tokens);
   };
   return more;
 }
 
-/// Indices of the stored queries to use; empty means all.
+/// Indices of the queries to use, of those in the stretch.
 std::vector<int64_t> choose_probes(const Source& source, const CaptureInfo& info,
                                    const ProbeChoice& probes) {
   const std::vector<int64_t> asked = probe_positions(info.tokens, probes);
@@ -154,7 +168,10 @@ std::vector<int64_t> choose_probes(const Source& source, const CaptureInfo& info
         "{}: /positions lacks some of the {} {} probes asked for, so all {} stored ones are used",
         source.file.path().string(), asked.size(), probes.placement, info.positions.size()));
   }
-  if (rows.size() == info.positions.size()) rows.clear();
+  if (rows.empty()) {
+    rows.resize(info.positions.size());
+    std::iota(rows.begin(), rows.end(), int64_t{0});
+  }
   return rows;
 }
 
@@ -170,29 +187,30 @@ void warn_of_sliding_window(const Source& source, int64_t tokens) {
 }  // namespace
 
 Sample load_capture(const std::filesystem::path& path, int64_t layer, const ProbeChoice& probes,
-                    bool allow_nonfinite, std::vector<std::string>* warnings) {
+                    bool allow_nonfinite, std::vector<std::string>* warnings,
+                    const Stretch& stretch) {
   const Source source{h5::File::open(path), "/" + layer_group(layer), allow_nonfinite, warnings};
-  const CaptureInfo info = read_capture_info(source.file);
+  const CaptureInfo info = read_capture_info(source.file, stretch);
   if (!std::binary_search(info.layers.begin(), info.layers.end(), layer)) {
     throw Error(fmt::format("{}: holds no layer {}, expected one of {}", path.string(), layer,
                             fmt::join(info.layers, ", ")));
   }
   warn_of_sliding_window(source, info.tokens);
-  const std::vector<int64_t> rows = choose_probes(source, info, probes);
-  std::vector<int64_t> positions = info.positions;
-  if (!rows.empty()) {
-    positions.clear();
-    for (const int64_t row : rows) positions.push_back(info.positions[static_cast<size_t>(row)]);
+  std::vector<int64_t> rows = choose_probes(source, info, probes);
+  std::vector<int64_t> positions;
+  for (int64_t& row : rows) {
+    positions.push_back(info.positions[static_cast<size_t>(row)]);
+    row += info.first_query;
   }
   Sample sample;
-  sample.k = source.read("/k", info.dtype, {});
-  sample.v = source.read("/v", info.dtype, {});
+  sample.k = source.read("/k", info.dtype, token_rows(info, stretch));
+  sample.v = source.read("/v", info.dtype, token_rows(info, stretch));
   sample.q = source.read("/q", info.dtype, rows);
   sample.w_o = source.read_w_o();
   sample.positions = at::tensor(positions, at::kLong);
   sample.dtype = info.dtype;
   sample.layer = layer;
-  sample.more = more_of(path, source.group, allow_nonfinite, info);
+  sample.more = more_of(path, source.group, allow_nonfinite, info, token_rows(info, stretch));
   return sample;
 }
 

@@ -170,6 +170,31 @@ void check_layer(const h5::File& file, const std::string& group, CaptureInfo* in
   info->has_w_o = check_w_o(file, group + "/w_o", *info) && (first || info->has_w_o);
 }
 
+/// Leaves what lies in the stretch.
+void cut(const h5::File& file, const Stretch& stretch, CaptureInfo* info) {
+  const int64_t all = info->tokens;
+  const int64_t end = stretch.count > 0 ? stretch.first + stretch.count : all;
+  if (end > all || stretch.first >= all) {
+    fail(file, "/tokens", "holds {} tokens, but those from {} to {} were asked for", all,
+         stretch.first, end - 1);
+  }
+  const auto begin_of = [&](int64_t token) {
+    return std::lower_bound(info->positions.begin(), info->positions.end(), token);
+  };
+  info->first_token = stretch.first;
+  info->first_query = begin_of(stretch.first) - info->positions.begin();
+  info->positions = {begin_of(stretch.first), begin_of(end)};
+  for (int64_t& position : info->positions) position -= stretch.first;
+  info->probes = static_cast<int64_t>(info->positions.size());
+  info->tokens = end - stretch.first;
+  std::vector<int32_t> ids;
+  for (int64_t b = 0; b < info->batch; ++b) {
+    const auto sequence = info->token_ids.begin() + b * all;
+    ids.insert(ids.end(), sequence + stretch.first, sequence + end);
+  }
+  info->token_ids = std::move(ids);
+}
+
 }  // namespace
 
 std::string layer_group(int64_t layer) { return fmt::format("{}{:03}", kLayerPrefix, layer); }
@@ -193,7 +218,7 @@ DType stored_type(const h5::File& file, const std::string& dataset) {
   return DType::bf16;
 }
 
-CaptureInfo read_capture_info(const h5::File& file) {
+CaptureInfo read_capture_info(const h5::File& file, const Stretch& stretch) {
   check_schema(file);
   CaptureInfo info;
   info.model = file.attribute_or<std::string>("/", "model", "");
@@ -209,17 +234,18 @@ CaptureInfo read_capture_info(const h5::File& file) {
   check_rope(file);
   const Shape tokens = integer_shape(file, "/tokens", 2, "[B, T]");
   info.batch = tokens[0];
-  info.tokens = tokens[1];
+  info.tokens = info.file_tokens = tokens[1];
   info.token_ids = file.read<int32_t>("/tokens");
   info.positions = read_positions(file, info.tokens);
   info.probes = static_cast<int64_t>(info.positions.size());
   info.layers = find_layers(file);
   for (const int64_t layer : info.layers) check_layer(file, "/" + layer_group(layer), &info);
+  if (stretch != Stretch{}) cut(file, stretch, &info);
   return info;
 }
 
-CaptureInfo describe_capture(const std::filesystem::path& path) {
-  CaptureInfo info = read_capture_info(h5::File::open(path));
+CaptureInfo describe_capture(const std::filesystem::path& path, const Stretch& stretch) {
+  CaptureInfo info = read_capture_info(h5::File::open(path), stretch);
   info.content = cached_sha256(path);
   return info;
 }

@@ -8,6 +8,13 @@
 
 namespace kvlab::data {
 
+/// Which tokens of a capture are meant: `count` from `first` on, all that follow where it is 0.
+struct Stretch {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool operator==(const Stretch&) const = default;
+};
+
 /// What is known of a source of samples without loading its tensors.
 struct Description {
   int64_t batch = 1;

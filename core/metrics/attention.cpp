@@ -2,10 +2,15 @@
 
 #include <limits>
 
+#include "metrics/blocks.h"
+
 namespace kvlab::metrics {
 namespace {
 
-at::Tensor square_sum(const at::Tensor& x) { return x.square().sum(); }
+/// Squared norms of [B, P, H, d] as [B, H, P].
+at::Tensor by_head(const at::Tensor& vectors) {
+  return vectors.square().sum(-1).transpose(1, 2).contiguous();
+}
 
 /// Cosine of matching rows; a zero vector has none and counts as 0.
 at::Tensor cosine(const at::Tensor& a, const at::Tensor& b) {
@@ -38,10 +43,10 @@ ProbeErrors probe_errors(const attention::Exact& exact, const attention::Read& r
   return probes;
 }
 
-AttentionErrors::AttentionErrors(const at::Tensor& q, at::Tensor w_o) : w_o_(std::move(w_o)) {
-  for (at::Tensor* sum :
-       {&probes_, &logit_, &kl_, &top1_, &cosine_, &error_, &key_, &value_, &norm_}) {
-    *sum = at::zeros({q.size(1)}, at::kDouble);
+AttentionErrors::AttentionErrors(const at::Tensor& q, at::Tensor positions, at::Tensor w_o)
+    : positions_(std::move(positions)), w_o_(std::move(w_o)) {
+  for (at::Tensor* values : {&logit_, &kl_, &top1_, &cosine_}) {
+    *values = at::zeros({q.size(0), q.size(1), q.size(2)}, at::kDouble);
   }
   for (at::Tensor* vectors : {&output_, &key_error_, &value_error_}) {
     *vectors = at::zeros({q.size(0), q.size(2), q.size(1), q.size(3)}, at::kDouble);
@@ -50,64 +55,70 @@ AttentionErrors::AttentionErrors(const at::Tensor& q, at::Tensor w_o) : w_o_(std
 
 void AttentionErrors::add(int64_t sequence, int64_t q_head, int64_t first,
                           const ProbeErrors& probes) {
-  logit_[q_head] += probes.logit_mse.sum();
-  kl_[q_head] += probes.kl.sum();
-  top1_[q_head] += probes.top1.sum();
-  probes_[q_head] += static_cast<double>(probes.output.size(0));
-
-  const at::Tensor error = probes.key_error + probes.value_error;
-  cosine_[q_head] += cosine(probes.output, probes.output + error).sum();
-  error_[q_head] += square_sum(error);
-  key_[q_head] += square_sum(probes.key_error);
-  value_[q_head] += square_sum(probes.value_error);
-  norm_[q_head] += square_sum(probes.output);
-  const auto keep = [&](const at::Tensor& vectors, const at::Tensor& some) {
+  const auto keep = [&](const at::Tensor& all, const at::Tensor& some) {
+    all[sequence][q_head].narrow(0, first, some.size(0)).copy_(some);
+  };
+  keep(logit_, probes.logit_mse);
+  keep(kl_, probes.kl);
+  keep(top1_, probes.top1);
+  keep(cosine_, cosine(probes.output, probes.output + probes.key_error + probes.value_error));
+  const auto keep_vectors = [&](const at::Tensor& vectors, const at::Tensor& some) {
     vectors[sequence].select(1, q_head).narrow(0, first, some.size(0)).copy_(some);
   };
-  keep(output_, probes.output);
-  keep(key_error_, probes.key_error);
-  keep(value_error_, probes.value_error);
+  keep_vectors(output_, probes.output);
+  keep_vectors(key_error_, probes.key_error);
+  keep_vectors(value_error_, probes.value_error);
 }
 
-Arrays AttentionErrors::finish() const {
-  Arrays arrays = {
-      {"logit_mse", logit_ / probes_},
-      {"attn_kl", kl_ / probes_},
-      {"attn_top1", top1_ / probes_},
-      {"out_rel", ratio(error_.sqrt(), norm_.sqrt())},
-      {"out_rel_k", ratio(key_.sqrt(), norm_.sqrt())},
-      {"out_rel_v", ratio(value_.sqrt(), norm_.sqrt())},
-      {"out_cos", cosine_ / probes_},
+void AttentionErrors::finish(Arrays& metrics, Arrays& blocks) const {
+  const at::Tensor ones = at::ones_like(kl_);
+  const auto mean = [&](const char* name, const at::Tensor& of) {
+    metrics[name] = of.mean(kSequenceAndToken);
+    // One probe counts as much in every head.
+    blocks[name] = block_sums(of.mean(1, true), ones.narrow(1, 0, 1), positions_);
   };
-  if (!w_o_.defined()) return arrays;
+  mean("logit_mse", logit_);
+  mean("attn_kl", kl_);
+  mean("attn_top1", top1_);
+  mean("out_cos", cosine_);
+
+  // error, norm: squared, [B, H, P].
+  const auto ratio_of_norms = [&](const std::string& name, const at::Tensor& error,
+                                  const at::Tensor& norm) {
+    const auto sum = [](const at::Tensor& x) { return x.sum(kSequenceAndToken).sqrt(); };
+    metrics[name] = ratio(sum(error), sum(norm));
+    blocks[name] = block_sums(error, norm, positions_);
+  };
+  const at::Tensor norm = by_head(output_);
+  ratio_of_norms("out_rel", by_head(key_error_ + value_error_), norm);
+  ratio_of_norms("out_rel_k", by_head(key_error_), norm);
+  ratio_of_norms("out_rel_v", by_head(value_error_), norm);
+  if (!w_o_.defined()) return;
 
   // All heads of a sequence side by side, [P, Hq·d], times W_Oᵀ.
   const at::Tensor projection = w_o_.to(at::kDouble).t();
-  at::Tensor error = at::zeros({}, at::kDouble);
-  at::Tensor key = at::zeros({}, at::kDouble);
-  at::Tensor value = at::zeros({}, at::kDouble);
-  at::Tensor norm = at::zeros({}, at::kDouble);
+  std::vector<at::Tensor> errors, keys, values, norms;
   for (int64_t sequence = 0; sequence < output_.size(0); ++sequence) {
     const auto projected = [&](const at::Tensor& vectors) {
       return vectors[sequence].flatten(1).matmul(projection);
     };
+    const auto squared = [](const at::Tensor& vectors) { return vectors.square().sum(-1); };
     const at::Tensor from_key = projected(key_error_);
     const at::Tensor from_value = projected(value_error_);
-    error += square_sum(from_key + from_value);
-    key += square_sum(from_key);
-    value += square_sum(from_value);
-    norm += square_sum(projected(output_));
+    errors.push_back(squared(from_key + from_value));
+    keys.push_back(squared(from_key));
+    values.push_back(squared(from_value));
+    norms.push_back(squared(projected(output_)));
   }
-  arrays["wo_rel"] = ratio(error.sqrt(), norm.sqrt());
-  arrays["wo_rel_k"] = ratio(key.sqrt(), norm.sqrt());
-  arrays["wo_rel_v"] = ratio(value.sqrt(), norm.sqrt());
-  return arrays;
+  const auto stacked = [](const std::vector<at::Tensor>& of) { return at::stack(of).unsqueeze(1); };
+  const at::Tensor projected_norm = stacked(norms);
+  ratio_of_norms("wo_rel", stacked(errors), projected_norm);
+  ratio_of_norms("wo_rel_k", stacked(keys), projected_norm);
+  ratio_of_norms("wo_rel_v", stacked(values), projected_norm);
+  for (const char* name : {"wo_rel", "wo_rel_k", "wo_rel_v"}) metrics[name] = metrics[name][0];
 }
 
 Arrays AttentionErrors::by_probe() const {
-  const auto by_head = [](const at::Tensor& vectors) {
-    return vectors.square().sum(-1).transpose(1, 2).contiguous();
-  };
   return {{"out_se", by_head(key_error_ + value_error_)}, {"out_ss", by_head(output_)}};
 }
 

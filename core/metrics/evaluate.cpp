@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "metrics/attention.h"
+#include "metrics/blocks.h"
 #include "metrics/kernel_time.h"
 #include "metrics/memory.h"
 #include "metrics/norms.h"
@@ -79,8 +80,8 @@ class SideErrors {
     there_[head] += static_cast<double>(count_) - (gone.defined() ? gone.sum().item<double>() : 0);
   }
 
-  /// "k_mse" and "k_nmse", or those of v.
-  void errors(const std::string& name, Arrays& arrays) const {
+  /// "k_mse" and "k_nmse", or those of v, with their sums over blocks.
+  void errors(const std::string& name, Arrays& arrays, Arrays& blocks) const {
     const int64_t heads = captured_.size(1);
     if (passthrough_) {
       arrays[name + "_mse"] = arrays[name + "_nmse"] = at::zeros({heads}, at::kDouble);
@@ -93,6 +94,9 @@ class SideErrors {
     const at::Tensor error = squared_error_.sum(kSequenceAndToken);
     arrays[name + "_mse"] = error / (there_ * captured_.size(3));
     arrays[name + "_nmse"] = ratio(error, squared_.sum(kSequenceAndToken));
+    const at::Tensor positions = at::arange(begin_, begin_ + count_, at::kLong);
+    blocks[name + "_mse"] = block_sums(squared_error_, elements(), positions);
+    blocks[name + "_nmse"] = block_sums(squared_error_, squared_, positions);
   }
 
   /// A [B, Hkv, n] array over the span as [B, Hkv, T], NaN outside it and where tokens are gone.
@@ -123,6 +127,17 @@ class SideErrors {
   const at::Tensor& nonfinite() const { return nonfinite_; }
 
  private:
+  /// float64 [B, Hkv, n]: how many elements of each token of the span count.
+  at::Tensor elements() const {
+    at::Tensor counts = at::full_like(squared_error_, static_cast<double>(captured_.size(3)));
+    for (int64_t b = 0; b < counts.size(0) && schedule_.evicts(); ++b) {
+      for (int64_t head = 0; head < counts.size(1); ++head) {
+        counts[b][head].masked_fill_(gone_tokens(b, head), 0.0);
+      }
+    }
+    return counts;
+  }
+
   /// bool [n]: tokens of the span that are gone at the last step; undefined: none ever goes.
   at::Tensor gone_tokens(int64_t sequence, int64_t head) const {
     if (!schedule_.evicts()) return {};
@@ -187,7 +202,7 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   const auto readback = make_readback(backend, context, method, recipe, schedule);
   SideErrors key(method.key.passthrough, sample.k, schedule, measures("tokens"));
   SideErrors value(method.value.passthrough, sample.v, schedule, measures("tokens"));
-  AttentionErrors attention_errors(sample.q, sample.w_o);
+  AttentionErrors attention_errors(sample.q, sample.positions, sample.w_o);
 
   const bool attends = measures("attention") || measures("tokens");
   const bool decodes = attends || measures("error") || measures("tni") || measures("residual");
@@ -211,15 +226,15 @@ Measured evaluate(const SampleContext& context, const calibrate::Prepared& metho
   measured.notes = schedule.notes();
   Arrays& arrays = measured.metrics;
   if (measures("error")) {
-    key.errors("k", arrays);
-    value.errors("v", arrays);
+    key.errors("k", arrays, measured.blocks);
+    value.errors("v", arrays, measured.blocks);
     arrays["saturated"] = key.saturated() + value.saturated();
     arrays["nonfinite"] = key.nonfinite() + value.nonfinite();
     arrays["evicted_tokens"] = at::full(
         {sample.kv_heads()}, static_cast<double>(sample.tokens() - schedule.kept(sample.tokens())),
         at::kDouble);
   }
-  if (measures("attention")) arrays.merge(attention_errors.finish());
+  if (measures("attention")) attention_errors.finish(arrays, measured.blocks);
   if (measures("tni"))
     norm_metrics(sample, key, below(recipe.settings, "key.codec."), schedule, arrays);
   if (residual_errors) arrays.merge(residual_errors->finish());

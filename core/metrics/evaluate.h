@@ -16,6 +16,9 @@ struct Measured {
   // of 32 tokens from s0 on, the last one shorter: k_se_channels, v_se_channels [B, Hkv, blocks,
   // d]; by probe: position [P], out_se, out_ss [B, Hq, P].
   Arrays tokens;
+  // What intervals resample: sums over blocks of positions by metric (blocks.h), [H, blocks, 2];
+  // metrics by head and probe or token alone have them.
+  Arrays blocks;
   Arrays samples;  // raw timings behind a metric, nanoseconds: encode_us, decode_us [runs]
   std::vector<std::string> notes;  // what a reader of the row should know
   int64_t hist_key[2] = {0, 0};    // [begin, end) read quantized at the last step; where sequences

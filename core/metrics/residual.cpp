@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "metrics/water_filling.h"
+
 namespace kvlab::metrics {
 
 ResidualErrors::ResidualErrors(const data::Sample& sample, const calibrate::PreparedSide& key,
@@ -46,6 +48,7 @@ Arrays ResidualErrors::finish() const {
   const int64_t heads = sample_.kv_heads();
   const at::Tensor none = at::full({heads}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
   Arrays arrays = {{"k_residual_trace", none.clone()},
+                   {"k_bits_needed", none.clone()},
                    {"k_importance", none.clone()},
                    {"k_entering_max", none.clone()},
                    {"k_group_range", none.clone()}};
@@ -56,7 +59,12 @@ Arrays ResidualErrors::finish() const {
                              .to(at::kDouble)
                              .reshape({-1, sample_.head_dim()});
     const at::Tensor covariance = q.t().matmul(q) / static_cast<double>(q.size(0));
-    arrays["k_residual_trace"][head] = (covariance * error_[head]).sum() / tokens;
+    const at::Tensor trace = (covariance * error_[head]).sum() / tokens;
+    arrays["k_residual_trace"][head] = trace;
+    const at::Tensor keys =
+        sample_.k.select(1, head).narrow(1, begin_, count_).reshape({-1, sample_.head_dim()});
+    arrays["k_bits_needed"][head] =
+        reverse_water_filling(seen_variances(keys, covariance), trace.item<double>());
     const at::Tensor rotation = key_.transform.rotation_of(head);
     const at::Tensor seen =
         rotation.defined() ? rotation.t().matmul(covariance).matmul(rotation) : covariance;

@@ -14,9 +14,11 @@ class ResidualErrors {
 
   void add(int64_t sequence, int64_t head, const Decoded& key);
 
-  /// k_residual_trace = tr(C_Q·E_K); k_importance = max over mean of the diagonal of RᵀC_Q·R;
-  /// k_entering_max = max |k̃| and k_group_range = mean over groups of max k̃ − min k̃, k̃ being what
-  /// enters the codec, before clipping. NaN where keys are not quantized or the span is empty.
+  /// k_residual_trace = tr(C_Q·E_K); k_bits_needed = what reverse water-filling takes for it, where
+  /// tokens were independent normals with the span's mean and covariance; k_importance = max over
+  /// mean of the diagonal of RᵀC_Q·R; k_entering_max = max |k̃| and k_group_range = mean over groups
+  /// of max k̃ − min k̃, k̃ being what enters the codec, before clipping. NaN where keys are not
+  /// quantized or the span is empty.
   Arrays finish() const;
 
  private:

@@ -35,6 +35,9 @@ const std::vector<MetricInfo>& catalog() {
        "measured Σ_c e² a token, averaged over blocks"},
       {"k_residual_trace", "", "residual", kv, false, false,
        "tr(C_Q·E_K): mean of (q·(k̂−k))² over stored queries and quantized tokens"},
+      {"k_bits_needed", "bits", "residual", kv, false, false,
+       "bits an element that an ideal code of normal keys with this covariance takes for "
+       "k_residual_trace (reverse water-filling)"},
       {"k_importance", "", "residual", kv, false, false,
        "largest over mean entry of the diagonal of RᵀC_Q·R: how unevenly queries see the codec's "
        "channels"},
@@ -96,6 +99,10 @@ const MetricInfo* find_metric(const std::string& name) {
     if (metric.name == name) return &metric;
   }
   return nullptr;
+}
+
+bool is_norm_ratio(const std::string& name) {
+  return name.starts_with("out_rel") || name.starts_with("wo_rel");
 }
 
 const std::vector<std::string>& measures() {

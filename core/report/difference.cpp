@@ -63,6 +63,15 @@ std::string attribute(const store::Results& results, const char* name) {
   return found == results.attributes.end() ? "" : found->second;
 }
 
+/// B − A of a pair. inf − inf would be NaN.
+Sampled difference_of(const Paired& pair, const std::string& metric) {
+  const Sampled a = sampled(*pair.a, metric);
+  const Sampled b = sampled(*pair.b, metric);
+  return Sampled::of(
+      [](const std::vector<double>& both) { return both[0] == both[1] ? 0.0 : both[1] - both[0]; },
+      {&a, &b});
+}
+
 class Comparison {
  public:
   Comparison(const store::Results& a, const store::Results& b, const Allowed& allowed)
@@ -215,7 +224,7 @@ class Comparison {
     Change change;
     change.metric = metric;
     change.worst = change.worst_share = -std::numeric_limits<double>::infinity();
-    std::map<std::string, std::pair<double, int64_t>> passages;
+    std::map<std::string, std::vector<Sampled>> passages;
     for (const Paired* pair : pairs) {
       const auto first = pair->a->scalars.find(metric);
       const auto second = pair->b->scalars.find(metric);
@@ -232,9 +241,7 @@ class Comparison {
       ++change.cells;
       change.a += a;
       change.b += b;
-      auto& [sum, count] = passages[passage_of(a_, *pair->row_a)];
-      sum += by;
-      ++count;
+      passages[passage_of(a_, *pair->row_a)].push_back(difference_of(*pair, metric));
       if (sign * by > change.worst) {
         change.worst = sign * by;
         change.worst_cell = place_of(*pair);
@@ -246,15 +253,11 @@ class Comparison {
     change.b /= static_cast<double>(change.cells);
     change.passages = static_cast<int64_t>(passages.size());
     change.low = change.high = kNaN;
-    std::vector<double> means;
-    for (const auto& [passage, sum] : passages) {
-      const double mean = sum.first / static_cast<double>(sum.second);
-      if (std::isfinite(mean)) means.push_back(mean);
-    }
-    if (change.passages >= kNeededPassages && means.size() == passages.size()) {
-      const Interval interval = bootstrap(means);
-      change.low = interval.low;
-      change.high = interval.high;
+    std::vector<Sampled> means;
+    for (const auto& [passage, differences] : passages) means.push_back(mean_of(differences));
+    if (const auto interval = interval_of(means, /*whole_models=*/false)) {
+      change.low = interval->low;
+      change.high = interval->high;
     }
     return change;
   }

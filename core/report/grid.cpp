@@ -11,7 +11,6 @@
 
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
-#include "report/bootstrap.h"
 #include "store/summary.h"
 
 namespace kvlab::report {
@@ -73,24 +72,6 @@ std::vector<std::pair<std::vector<json>, Rows>> group_rows(const store::Results&
   std::vector<std::pair<std::vector<json>, Rows>> groups;
   for (auto& key : keys) groups.emplace_back(key, std::move(members[key]));
   return groups;
-}
-
-/// Of a metric that whole-model cells hold by position; nothing where one of them does not, or
-/// where a passage stands twice (several sweep points or methods pooled).
-std::optional<Interval> interval_of(const store::Results& results, const Rows& rows,
-                                    const std::string& metric) {
-  std::vector<std::vector<double>> passages;
-  std::set<std::string> known;
-  for (const store::SummaryRow* row : rows) {
-    const store::CellResult* cell = complete_cell(results, *row);
-    if (!cell) continue;
-    const auto positions = cell->tokens.find(metric);
-    if (positions == cell->tokens.end() || positions->second.data.empty()) return std::nullopt;
-    if (!known.insert(row->dataset).second) return std::nullopt;
-    passages.push_back(positions->second.data);
-  }
-  if (passages.empty()) return std::nullopt;
-  return block_bootstrap(passages);
 }
 
 /// Which of the averaged data a value covers.
@@ -184,41 +165,58 @@ std::string passage_of(const store::Results& results, const store::SummaryRow& r
   return is_drawn ? fmt::format("{} seed {}", row.dataset, row.seed) : row.dataset;
 }
 
+std::optional<Interval> interval_of(const std::vector<Sampled>& passages, bool whole_models) {
+  const auto all = [&](const auto& holds) {
+    return !passages.empty() && std::all_of(passages.begin(), passages.end(), holds);
+  };
+  if (!all([](const Sampled& one) { return std::isfinite(one.value); })) return std::nullopt;
+  const auto count = static_cast<int64_t>(passages.size());
+  const bool by_position = all([](const Sampled& one) { return !one.replicates.empty(); });
+  const int64_t needed = !by_position ? kNeededPassages : whole_models ? 1 : kFewestPassages;
+  if (count < needed) return std::nullopt;
+  return bootstrap(passages);
+}
+
 Value mean_of(const store::Results& results, const Rows& rows, const std::string& metric) {
   Value value;
   value.planned = static_cast<int64_t>(rows.size());
   double sum = 0;
-  std::map<std::string, int64_t> counts;
+  bool whole_models = true;
+  std::map<std::string, std::vector<Sampled>> numbers;
   for (const store::SummaryRow* row : rows) {
     const store::CellResult* cell = complete_cell(results, *row);
     if (!cell) continue;
     ++value.complete;
-    const auto found = cell->scalars.find(metric);
-    if (found == cell->scalars.end() || std::isnan(found->second)) continue;
+    Sampled number = sampled(*cell, metric);
+    if (std::isnan(number.value)) continue;
     ++value.numbers;
-    sum += found->second;
-    const std::string passage = passage_of(results, *row);
-    value.passages[passage] += found->second;
-    ++counts[passage];
+    sum += number.value;
+    whole_models = whole_models && row->layer < 0;
+    numbers[passage_of(results, *row)].push_back(std::move(number));
   }
   value.mean = value.numbers > 0 ? sum / static_cast<double>(value.numbers)
                                  : std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> means;
-  for (auto& [passage, mean] : value.passages) {
-    mean /= static_cast<double>(counts[passage]);
-    if (std::isfinite(mean)) means.push_back(mean);
+  std::vector<Sampled> passages;
+  for (const auto& [passage, of_passage] : numbers) {
+    passages.push_back(value.passages[passage] = mean_of(of_passage));
   }
-  const bool all_finite = means.size() == value.passages.size();
-  if (all_finite && static_cast<int64_t>(means.size()) >= kNeededPassages) {
-    const Interval interval = bootstrap(means);
-    value.low = interval.low;
-    value.high = interval.high;
-  }
-  if (const auto by_position = interval_of(results, rows, metric)) {
-    value.low = by_position->low;
-    value.high = by_position->high;
+  if (const auto interval = interval_of(passages, whole_models)) {
+    value.low = interval->low;
+    value.high = interval->high;
   }
   return value;
+}
+
+std::vector<Sampled> paired_differences(const Value& a, const Value& b) {
+  std::vector<Sampled> differences;
+  for (const auto& [passage, number] : a.passages) {
+    const auto other = b.passages.find(passage);
+    if (other == b.passages.end()) continue;
+    differences.push_back(
+        Sampled::of([](const std::vector<double>& both) { return both[0] - both[1]; },
+                    {&number, &other->second}));
+  }
+  return differences;
 }
 
 std::string name_of(const Line& line) { return join(line.keys, " / "); }
@@ -239,6 +237,7 @@ nlohmann::json entry_of(const store::Results& results, const store::SummaryRow& 
   if (dimension == "method") return row.method;
   if (dimension == "label") return row.label;
   if (dimension == "dataset") return row.dataset;
+  if (dimension == "text") return row.text;
   if (dimension == "layer") return row.layer;
   if (dimension == "seed") return row.seed;
   if (dimension == "backend") return row.backend;

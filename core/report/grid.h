@@ -4,28 +4,35 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "report/bootstrap.h"
 #include "report/layout.h"
 #include "store/results.h"
 
 namespace kvlab::report {
 
-/// Passages that an interval or a verdict needs: fewer say too little about another text.
+/// Passages that a verdict needs, and an interval of a metric that is not known by position: fewer
+/// say too little about another text.
 inline constexpr int64_t kNeededPassages = 16;
+
+/// Passages that an interval needs where blocks of positions are resampled too. Whole models, whose
+/// every position is measured, need none.
+inline constexpr int64_t kFewestPassages = 4;
 
 /// One value of a table: a mean over cells.
 struct Value {
   double mean = 0;  // NaN where there is no number
-  // 95% interval, resampling passages and never heads or layers; NaN where there are too few.
-  // Metrics that whole models hold by position: blocks of positions within passages as well.
+  // 95% interval, resampling passages and, within them, blocks of positions where the metric is
+  // known by position; never heads or layers. NaN where there are too few passages.
   double low = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::quiet_NaN();
-  std::map<std::string, double> passages;  // the mean of each passage
-  int64_t planned = 0;                     // rows of the summary that belong here
-  int64_t complete = 0;                    // of these
-  int64_t numbers = 0;                     // of these, with a number: what the mean is over
+  std::map<std::string, Sampled> passages;  // the mean of each passage
+  int64_t planned = 0;                      // rows of the summary that belong here
+  int64_t complete = 0;                     // of these
+  int64_t numbers = 0;                      // of these, with a number: what the mean is over
   bool is_partial = false;  // over fewer cells than planned, or over less data than its neighbours
 };
 
@@ -64,9 +71,15 @@ const store::CellResult* complete_cell(const store::Results& results, const stor
 /// seed that draws them.
 std::string passage_of(const store::Results& results, const store::SummaryRow& row);
 
+/// Resamples numbers of passages; nothing where there are too few for it. `whole_models`: of these.
+std::optional<Interval> interval_of(const std::vector<Sampled>& passages, bool whole_models);
+
 /// The mean over the rows' complete cells, with an interval where there are enough passages.
 Value mean_of(const store::Results& results, const std::vector<const store::SummaryRow*>& rows,
               const std::string& metric);
+
+/// a − b of each passage that both values have.
+std::vector<Sampled> paired_differences(const Value& a, const Value& b);
 
 /// "kivi / 128": what a note calls a line.
 std::string name_of(const Line& line);

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "base/names.h"
+#include "report/against.h"
 #include "report/number_text.h"
 #include "report/ranks.h"
 #include "report/text_width.h"
@@ -15,6 +18,17 @@ namespace {
 using For = SheetColumn::For;
 
 bool has_interval(const Value& value) { return !std::isnan(value.low); }
+
+/// Of all means with an interval.
+size_t fewest_passages(const Grid& grid) {
+  size_t fewest = std::numeric_limits<size_t>::max();
+  for (const Line& line : grid.lines) {
+    for (const Value& value : line.values) {
+      if (has_interval(value)) fewest = std::min(fewest, value.passages.size());
+    }
+  }
+  return fewest;
+}
 
 /// Heading of a column for programs: "wo_rel", or "group=32" of a table with columns.
 std::string exact_heading(const Layout& layout, const Column& column) {
@@ -29,6 +43,7 @@ std::string exact_heading(const Layout& layout, const Column& column) {
 
 Sheet sheet_of(const Grid& grid, const Notes& notes) {
   const bool is_pivot = !grid.layout.cols.empty();
+  const bool compares = !grid.layout.against.empty();
   Sheet sheet;
   sheet.notes = notes.lines;
   if (is_pivot) {
@@ -45,8 +60,17 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
         std::any_of(grid.lines.begin(), grid.lines.end(),
                     [&](const Line& line) { return has_interval(line.values[i]); }));
     if (!with_interval.back()) continue;
-    sheet.columns.push_back({"", exact + " low", false, For::programs});
-    sheet.columns.push_back({"", exact + " high", false, For::programs});
+    for (const char* end : {" low", " high"}) {
+      sheet.columns.push_back({"", exact + end, false, For::programs});
+    }
+  }
+  if (compares) {
+    for (const Column& column : grid.columns) {
+      for (const char* part : {" off", " off low", " off high"}) {
+        sheet.columns.push_back(
+            {"", exact_heading(grid.layout, column) + part, false, For::programs});
+      }
+    }
   }
   sheet.columns.push_back({"cells", "cells"});
 
@@ -61,11 +85,19 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
       const Value& value = line.values[column];
       Entry entry{short_number(value.mean), exact_number(value.mean), ranks.by_column[column][i]};
       if (has_interval(value)) entry.text += " ±" + two_digits((value.high - value.low) / 2);
+      const std::string compared = compares ? off_text(off(grid, i, column)) : "";
+      if (!compared.empty()) entry.text += " (" + compared + ")";
       if (is_pivot && value.is_partial) entry.text += kPartialMark;
       entries.push_back(std::move(entry));
       if (!with_interval[column]) continue;
       entries.push_back({"", exact_number(value.low)});
       entries.push_back({"", exact_number(value.high)});
+    }
+    for (size_t column = 0; compares && column < grid.columns.size(); ++column) {
+      const Off found = off(grid, i, column);
+      for (const double part : {found.share, found.low, found.high}) {
+        entries.push_back({"", exact_number(part)});
+      }
     }
     const std::string cells = fmt::format("{}", line.cells);
     entries.push_back({cells, cells});
@@ -75,6 +107,18 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
     sheet.notes.emplace_back(
         "±: half of the 95% interval that resampling the passages gives, for metrics by position "
         "blocks of 128 positions within them as well");
+    const size_t fewest = fewest_passages(grid);
+    if (fewest < static_cast<size_t>(kNeededPassages)) {
+      sheet.notes.push_back(fmt::format(
+          "{} passages are too few to speak for another text: {} are needed for a verdict", fewest,
+          kNeededPassages));
+    }
+  }
+  if (compares) {
+    sheet.notes.push_back(
+        fmt::format("in brackets: off {}, paired by passage; not distinguishable: the 95% interval "
+                    "covers zero",
+                    grid.layout.against));
   }
   if (ranks.were_tested) {
     sheet.notes.emplace_back(

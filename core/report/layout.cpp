@@ -157,7 +157,7 @@ std::vector<std::string> measured_metrics(const store::Results& results) {
 }
 
 std::vector<std::string> dimensions(const store::Results& results) {
-  Words names = {"method", "label", "dataset", "layer", "seed", "backend"};
+  Words names = {"method", "label", "dataset", "text", "layer", "seed", "backend"};
   names.insert(names.end(), results.axes.begin(), results.axes.end());
   return names;
 }
@@ -194,6 +194,7 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
     throw Error(fmt::format("--value: a table with columns by {} shows one metric, found {}",
                             join(layout.cols), join(layout.metrics)));
   }
+  layout.against = options.against;
   if (layout.cols.empty() && asked_rows.empty()) {
     layout.sort_by =
         asked.empty() ? headline(layout.metrics).value_or(layout.metrics.front()) : asked.front();

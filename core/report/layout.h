@@ -13,6 +13,7 @@ struct Layout {
   std::vector<std::string> rows;
   std::vector<std::string> cols;       // none: one column a metric
   std::vector<std::string> metrics;    // one where there are `cols`
+  std::string against;                 // keys of a column or row, joined; empty: none
   std::optional<std::string> sort_by;  // a metric, best first; else in the experiment's order
 };
 

@@ -4,7 +4,6 @@
 #include <optional>
 
 #include "metrics_catalog/catalog.h"
-#include "report/bootstrap.h"
 
 namespace kvlab::report {
 namespace {
@@ -17,16 +16,11 @@ bool has_a_best(const std::string& metric) {
 
 /// Whether two means differ by more than their passages do; nothing where there are too few.
 std::optional<bool> differ_by_passages(const Value& a, const Value& b) {
-  std::vector<double> differences;
-  for (const auto& [passage, mean] : a.passages) {
-    const auto other = b.passages.find(passage);
-    if (other == b.passages.end()) continue;
-    if (!std::isfinite(mean) || !std::isfinite(other->second)) return std::nullopt;
-    differences.push_back(mean - other->second);
-  }
+  const std::vector<Sampled> differences = paired_differences(a, b);
   if (static_cast<int64_t>(differences.size()) < kNeededPassages) return std::nullopt;
-  const Interval interval = bootstrap(differences);
-  return interval.low > 0 || interval.high < 0;
+  const auto interval = interval_of(differences, /*whole_models=*/false);
+  if (!interval) return std::nullopt;
+  return interval->low > 0 || interval->high < 0;
 }
 
 class ColumnRanking {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "report/against.h"
 #include "report/grid.h"
 #include "report/grid_sheet.h"
 #include "report/layout.h"
@@ -16,7 +17,7 @@ namespace {
 
 bool asks_for_a_layout(const TableOptions& options) {
   return !options.name.empty() || !options.rows.empty() || !options.cols.empty() ||
-         !options.value.empty();
+         !options.value.empty() || !options.against.empty();
 }
 
 Sheet make_sheet(const store::Results& results, const TableOptions& options) {
@@ -31,6 +32,7 @@ Sheet make_sheet(const store::Results& results, const TableOptions& options) {
   const Layout layout = make_layout(results, options);
   if (results.rows.empty()) throw Error("the results file has no rows to make a table of");
   const Grid grid = make_grid(results, layout);
+  check_against(grid);
   return sheet_of(grid, make_notes(results, grid));
 }
 

@@ -12,6 +12,7 @@ struct TableOptions {
   std::string name = {};          // one of layout_names()
   std::string rows = {};          // columns of the summary, separated by commas
   std::string cols = {};          // the same
+  std::string against = {};       // a column, or a row, that the others are compared with
   std::string value = {};         // metrics, separated by commas; one where there are `cols`
   std::string format = "text";    // one of format_names()
   bool emphasis = false;          // best value of a column bold, the second underlined

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <optional>
 #include <set>
 
@@ -19,42 +18,65 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLevel = 0.05;
 
-std::optional<double> log_ratio(const Pair& pair, const std::string& metric) {
-  const auto value = [&](const Candidate& candidate) {
-    const auto found = candidate.cell->scalars.find(metric);
-    return found == candidate.cell->scalars.end() ? kNaN : found->second;
-  };
-  const double of = value(*pair.of);
-  const double over = value(*pair.over);
-  if (!std::isfinite(of) || !std::isfinite(over) || of <= 0 || over <= 0) return std::nullopt;
-  return std::log(of / over);
+std::optional<Sampled> log_ratio(const Pair& pair, const std::string& metric) {
+  const Sampled of = sampled(*pair.of->cell, metric);
+  const Sampled over = sampled(*pair.over->cell, metric);
+  if (!std::isfinite(of.value) || !std::isfinite(over.value) || of.value <= 0 || over.value <= 0) {
+    return std::nullopt;
+  }
+  return Sampled::of([](const std::vector<double>& both) { return std::log(both[0] / both[1]); },
+                     {&of, &over});
 }
 
-double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+/// Log ratios by the name of a part and by passage.
+using Ratios = std::map<std::string, std::map<std::string, std::vector<Sampled>>>;
+
+/// One number a passage.
+std::vector<Sampled> passage_means(const std::map<std::string, std::vector<Sampled>>& passages) {
+  std::vector<Sampled> means;
+  for (const auto& [passage, ratios] : passages) means.push_back(mean_of(ratios));
+  return means;
 }
 
-/// The mean log ratio of each passage, in the order of their names.
-std::vector<double> passage_means(const store::Results& results, const Pairing& pairing,
-                                  const std::string& metric, Finding* finding) {
-  std::map<std::string, std::vector<double>> by_passage;
+std::vector<Part> parts_of(const Ratios& ratios) {
+  std::vector<Part> parts;
+  for (const auto& [name, passages] : ratios) {
+    const std::vector<Sampled> means = passage_means(passages);
+    const auto interval = interval_of(means, /*whole_models=*/false);
+    parts.push_back({.name = name,
+                     .passages = static_cast<int64_t>(means.size()),
+                     .effect = mean_of(means).value,
+                     .low = interval ? interval->low : kNaN,
+                     .high = interval ? interval->high : kNaN});
+  }
+  if (parts.size() < 2) parts.clear();
+  return parts;
+}
+
+/// The mean log ratio of each passage; the finding's counts and parts.
+std::vector<Sampled> compare(const store::Results& results, const Pairing& pairing,
+                             Finding* finding) {
+  Ratios whole, by_text, by_rows;
   std::set<int64_t> layers;
   for (const Pair& pair : pairing.pairs) {
-    const auto ratio = log_ratio(pair, metric);
+    const auto ratio = log_ratio(pair, finding->claim.metric);
     if (!ratio) {
       ++finding->left_out;
       continue;
     }
     ++finding->pairs;
-    layers.insert(pair.of->row->layer);
-    by_passage[passage_of(results, *pair.of->row)].push_back(*ratio);
+    const store::SummaryRow& row = *pair.of->row;
+    layers.insert(row.layer);
+    const std::string passage = passage_of(results, row);
+    whole[""][passage].push_back(*ratio);
+    by_text[row.text][passage].push_back(*ratio);
+    by_rows[row.label + " over " + pair.over->row->label][passage].push_back(*ratio);
   }
   finding->layers = static_cast<int64_t>(layers.size());
-  finding->passages = static_cast<int64_t>(by_passage.size());
-  std::vector<double> means;
-  means.reserve(by_passage.size());
-  for (const auto& [passage, ratios] : by_passage) means.push_back(mean_of(ratios));
-  return means;
+  finding->passages = static_cast<int64_t>(whole[""].size());
+  finding->by_text = parts_of(by_text);
+  finding->by_rows = parts_of(by_rows);
+  return passage_means(whole[""]);
 }
 
 /// All of a finding but what the other claims have a say in.
@@ -67,6 +89,8 @@ Finding measure(const store::Results& results, const std::vector<Candidate>& row
                   .low = kNaN,
                   .high = kNaN,
                   .p = kNaN,
+                  .by_text = {},
+                  .by_rows = {},
                   .differing = {}};
   const Pairing pairing = pair_rows(results, rows, claim);
   finding.differing.assign(pairing.differing.begin(), pairing.differing.end());
@@ -74,19 +98,19 @@ Finding measure(const store::Results& results, const std::vector<Candidate>& row
     finding.reason = pairing.missing;
     return finding;
   }
-  const std::vector<double> means = passage_means(results, pairing, claim.metric, &finding);
-  if (means.empty()) {
+  const std::vector<Sampled> all = compare(results, pairing, &finding);
+  if (all.empty()) {
     finding.reason = fmt::format("{} has no ratio in any of the {} pairs: zero or not measured",
                                  claim.metric, finding.left_out);
     return finding;
   }
-  finding.effect = mean_of(means);
+  finding.effect = mean_of(all).value;
   if (finding.passages < kNeededPassages) {
     finding.reason = fmt::format("{} {}, a verdict needs {}", finding.passages,
                                  finding.passages == 1 ? "passage" : "passages", kNeededPassages);
     return finding;
   }
-  const Interval interval = bootstrap(means, std::log1p(claim.within));
+  const Interval interval = bootstrap(all, std::log1p(claim.within));
   finding.low = interval.low;
   finding.high = interval.high;
   finding.p = interval.p;
@@ -120,6 +144,10 @@ void decide(Finding* finding, double corrected, size_t tested) {
 }
 
 }  // namespace
+
+bool is_flipped(const Part& part, const Finding& whole) {
+  return whole.effect < 0 ? part.low > 0 : part.high < 0;
+}
 
 std::vector<Finding> judge(const store::Results& results, const std::vector<Claim>& claims) {
   const std::vector<Candidate> rows = candidates(results);

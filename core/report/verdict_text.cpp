@@ -22,9 +22,35 @@ ordered_json number(double value) {
   return std::isnan(value) ? ordered_json() : ordered_json(value);
 }
 
-std::string interval_text(const Finding& finding) {
-  if (std::isnan(finding.low)) return "-";
-  return fmt::format("{} to {}", ratio_text(finding.low), ratio_text(finding.high));
+/// Of a finding, or of its part of one text.
+template <class Found>
+std::string interval_text(const Found& found) {
+  if (std::isnan(found.low)) return "-";
+  return fmt::format("{} to {}", ratio_text(found.low), ratio_text(found.high));
+}
+
+ordered_json parts_json(const std::vector<Part>& parts, const Finding& whole) {
+  ordered_json list = ordered_json::array();
+  for (const Part& part : parts) {
+    list.push_back({{"name", part.name},
+                    {"passages", part.passages},
+                    {"effect", number(part.effect)},
+                    {"interval", {number(part.low), number(part.high)}},
+                    {"ratio", number(std::exp(part.effect))},
+                    {"flipped", is_flipped(part, whole)}});
+  }
+  return list;
+}
+
+std::string parts_text(const std::vector<Part>& parts, const Finding& whole) {
+  std::string text;
+  for (const Part& part : parts) {
+    text += fmt::format("  {}: {} ({}), {} {}{}\n", part.name.empty() ? "no text" : part.name,
+                        ratio_text(part.effect), interval_text(part), part.passages,
+                        part.passages == 1 ? "passage" : "passages",
+                        is_flipped(part, whole) ? ", the other way round" : "");
+  }
+  return text;
 }
 
 const char* claimed_word(Claimed claimed) {
@@ -67,6 +93,7 @@ std::string details(const Finding& finding) {
       fmt::format("\n{}: {}\n  {}: {}\n  {}\n", finding.claim.id, finding.claim.sentence,
                   finding.claim.source, finding.claim.published, comparison_text(finding));
   if (!finding.reason.empty()) text += fmt::format("  undecided: {}\n", finding.reason);
+  text += parts_text(finding.by_text, finding) + parts_text(finding.by_rows, finding);
   if (!finding.differing.empty()) {
     text += fmt::format("  the rows differ in more: {}\n", join(finding.differing));
   }
@@ -89,8 +116,9 @@ std::string findings_text(const std::vector<Finding>& findings) {
   }
   std::string text = aligned(lines, 2);
   text += fmt::format(
-      "\nratio: geometric mean over pairs of rows, then passages; intervals resample "
-      "passages;\nverdicts need {} passages and hold after Holm's correction\n",
+      "\nratio: geometric mean over pairs of rows, then passages; intervals resample passages and, "
+      "where\nthe metric is known by position, blocks of 128 positions within them;\nverdicts need "
+      "{} passages and hold after Holm's correction\n",
       kNeededPassages);
   for (const Finding& finding : findings) text += details(finding);
   return text;
@@ -119,6 +147,8 @@ ordered_json findings_json(const std::vector<Finding>& findings) {
                     {"layers", finding.layers},
                     {"pairs", finding.pairs},
                     {"pairs_left_out", finding.left_out},
+                    {"by_text", parts_json(finding.by_text, finding)},
+                    {"by_rows", parts_json(finding.by_rows, finding)},
                     {"differing", finding.differing}});
   }
   return list;

@@ -42,6 +42,7 @@ void measure_sample(const config::Cell& cell, Samples& samples,
     result.metrics[name] = array_of(tensor);
     result.scalars[name] = metrics::scalar_of(name, tensor);
   }
+  for (const auto& [name, tensor] : measured.blocks) result.blocks[name] = array_of(tensor);
   for (const auto& [name, tensor] : measured.samples) result.samples[name] = array_of(tensor);
   for (const auto& [name, tensor] : measured.tokens) result.tokens[name] = array_of(tensor);
   for (const auto& [name, values] : prepared.records) {
@@ -66,7 +67,10 @@ std::optional<calibrate::CalibrationSample> calibration_of(const config::Cell& c
   if (cell.calibration.empty()) return std::nullopt;
   return calibrate::CalibrationSample{
       .load = [&cell, &samples, layer] { return samples.calibration(cell, layer); },
-      .content = cell.config["calibration"]["sha256"].get<std::string>()};
+      .content = cell.config["calibration"]["sha256"].get<std::string>() +
+                 (cell.config["calibration"].contains("stretch")
+                      ? cell.config["calibration"]["stretch"].dump()
+                      : "")};
 }
 
 std::string timestamp() {
@@ -98,6 +102,7 @@ store::CellResult compute(const config::Cell& cell, Inputs& inputs,
     result.reason = reason;
     result.metrics.clear();
     result.scalars.clear();
+    result.blocks.clear();
     result.tokens.clear();
     result.samples.clear();
   };

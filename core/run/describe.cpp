@@ -68,7 +68,7 @@ config::DatasetInfo describe(const config::DatasetItem& item, const config::Prob
   if (item.model) return describe_model(item);
   const data::Description found = item.source == "synthetic"
                                       ? data::describe_synthetic(item.params, choice(probes))
-                                      : data::describe_capture(item.path);
+                                      : data::describe_capture(item.path, item.stretch);
   config::DatasetInfo info;
   info.batch = found.batch;
   info.kv_heads = found.kv_heads;

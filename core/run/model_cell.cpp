@@ -4,6 +4,7 @@
 
 #include "evaluate/passage.h"
 #include "evaluate/score.h"
+#include "metrics/blocks.h"
 
 namespace kvlab::run {
 namespace {
@@ -98,14 +99,16 @@ void measure_perplexity(const Job& job, store::CellResult& result) {
   add(evaluate::perplexity(scores, first), result);
   // By position: intervals resample blocks of them, paired between methods.
   const at::Tensor difference = scores.nll - scores.exact_nll;
-  result.tokens["nll"] = array_of(scores.nll);
-  result.tokens["dnll"] = array_of(difference);
-  result.tokens["next_kl"] = array_of(scores.kl);
-  result.tokens["next_top1"] = array_of(scores.top1);
+  const auto keep = [&](const char* name, const at::Tensor& values, int64_t before) {
+    result.tokens[name] = array_of(values);
+    result.blocks[name] = array_of(metrics::block_sums(values, first + before));
+  };
+  keep("nll", scores.nll, 0);
+  keep("dnll", difference, 0);
+  keep("next_kl", scores.kl, 0);
+  keep("next_top1", scores.top1, 0);
   const int64_t skipped = evaluate::before_tail(first);
-  if (skipped < difference.size(0)) {
-    result.tokens["dnll_tail"] = array_of(difference.slice(0, skipped));
-  }
+  if (skipped < difference.size(0)) keep("dnll_tail", difference.slice(0, skipped), skipped);
 }
 
 /// The answers' tokens but the last are fed; the first follows from the prompt alone.
@@ -126,8 +129,13 @@ void measure_needles(const Job& job, store::CellResult& result) {
   const at::Tensor all_exact = at::tensor(exact, at::kDouble);
   const at::Tensor all_nll = at::tensor(nll, at::kDouble);
   add({{"needle_exact", all_exact.mean()}, {"needle_nll", all_nll.mean()}}, result);
-  result.tokens["needle_exact"] = array_of(all_exact);
-  result.tokens["needle_nll"] = array_of(all_nll);
+  const auto keep = [&](const char* name, const at::Tensor& values) {
+    result.tokens[name] = array_of(values);
+    // A trial is a text of its own, so each is a block.
+    result.blocks[name] = array_of(at::stack({values, at::ones_like(values)}, -1).unsqueeze(0));
+  };
+  keep("needle_exact", all_exact);
+  keep("needle_nll", all_nll);
 }
 
 /// Greedy writing is decoding, whatever `evaluation` says.

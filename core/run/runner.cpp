@@ -150,6 +150,7 @@ std::vector<store::SummaryRow> summary_rows(const config::Experiment& experiment
     out.method = row.method;
     out.label = row.label;
     out.dataset = row.dataset;
+    out.text = row.text;
     out.backend = experiment.backend;
     out.layer = row.layer;
     out.seed = row.seed;

@@ -15,7 +15,10 @@ std::string identity(const config::DatasetItem& item, int64_t layer, int64_t see
                      const config::Probes& probes) {
   std::string text =
       fmt::format("{}|{}|{}|{}|{}|", item.source, layer, seed, probes.placement, probes.count);
-  if (item.source == "capture") return text + std::filesystem::absolute(item.path).string();
+  if (item.source == "capture") {
+    return text + fmt::format("{}|{}|{}", item.stretch.first, item.stretch.count,
+                              std::filesystem::absolute(item.path).string());
+  }
   for (const auto& [key, value] : item.params) text += key + "=" + value.dump() + ";";
   return text;
 }
@@ -28,7 +31,8 @@ std::string identity(const config::Cell& cell) {
 data::Sample load(const config::DatasetItem& item, int64_t layer, int64_t seed,
                   const config::Probes& probes, std::vector<std::string>& warnings) {
   if (item.source == "synthetic") return data::make_synthetic(item.params, seed, choice(probes));
-  return data::load_capture(item.path, layer, choice(probes), item.allow_nonfinite, &warnings);
+  return data::load_capture(item.path, layer, choice(probes), item.allow_nonfinite, &warnings,
+                            item.stretch);
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ void write_cell(h5::File& file, const CellResult& cell) {
   file.set_attribute(group, "scalar_names", names);
   file.set_attribute(group, "scalars", values);
   write_arrays(file, group + "/metrics", cell.metrics);
+  write_arrays(file, group + "/blocks", cell.blocks);
   write_arrays(file, group + "/samples", cell.samples);
   write_arrays(file, group + "/tokens", cell.tokens);
   write_arrays(file, group + "/rotation", cell.rotation);
@@ -96,6 +97,8 @@ CellResult read_cell(const h5::File& file, const std::string& id, Detail detail)
     cell.scalars[names[i]] = values[i];
   }
   if (detail == Detail::light) return cell;
+  cell.blocks = read_arrays(file, group + "/blocks");
+  if (detail == Detail::blocks) return cell;
   cell.metrics = read_arrays(file, group + "/metrics");
   cell.samples = read_arrays(file, group + "/samples");
   cell.tokens = read_arrays(file, group + "/tokens");

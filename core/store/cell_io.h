@@ -7,9 +7,9 @@
 
 namespace kvlab::store {
 
-/// How much of a cell is read: `light` leaves out the arrays (metrics by head, samples, tokens,
-/// rotation, center, learning).
-enum class Detail { light, full };
+/// How much of a cell is read: `light` leaves out the arrays (metrics by head, blocks, samples,
+/// tokens, rotation, center, learning), `blocks` all but what intervals resample.
+enum class Detail { light, blocks, full };
 
 /// "/cells/<id>".
 std::string cell_group(const std::string& id);

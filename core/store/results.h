@@ -27,6 +27,7 @@ struct CellResult {
   std::vector<std::string> warnings;
   std::map<std::string, double> scalars;  // metric name to the value of the summary column
   std::map<std::string, Array> metrics;   // as measured, [Hkv], [Hq] or []
+  std::map<std::string, Array> blocks;    // metric name to its sums over blocks, [H, blocks, 2]
   std::map<std::string, Array> samples;   // raw timings, nanoseconds
   std::map<std::string, Array> tokens;    // per-token arrays
   std::map<std::string, Array> rotation;  // "key", "value": [1 or Hkv, d, d]
@@ -42,7 +43,7 @@ struct CellResult {
 struct SummaryRow {
   int64_t row = 0;  // place in the whole experiment, the same in every shard
   std::string cell;
-  std::string method, label, dataset, backend;
+  std::string method, label, dataset, text, backend;
   int64_t layer = 0, seed = 0;
   bool seed_used = false;
   std::vector<nlohmann::json> sweep;

@@ -171,6 +171,7 @@ const std::vector<std::string>& fixed_columns() {
                                                  "method",
                                                  "label",
                                                  "dataset",
+                                                 "text",
                                                  "layer",
                                                  "seed",
                                                  "seed_used",
@@ -206,6 +207,7 @@ void write_summary(h5::File& file, const Results& results) {
   write_column<std::string>(file, results, "method", [](Row row) { return row.method; });
   write_column<std::string>(file, results, "label", [](Row row) { return row.label; });
   write_column<std::string>(file, results, "dataset", [](Row row) { return row.dataset; });
+  write_column<std::string>(file, results, "text", [](Row row) { return row.text; });
   write_column<int64_t>(file, results, "layer", [](Row row) { return row.layer; });
   write_column<int64_t>(file, results, "seed", [](Row row) { return row.seed; });
   write_column<uint8_t>(file, results, "seed_used", [](Row row) { return row.seed_used; });
@@ -251,6 +253,9 @@ void read_summary(const h5::File& file, Results* results) {
   fill(columns.texts("method"), [](SummaryRow& row, const std::string& v) { row.method = v; });
   fill(columns.texts("label"), [](SummaryRow& row, const std::string& v) { row.label = v; });
   fill(columns.texts("dataset"), [](SummaryRow& row, const std::string& v) { row.dataset = v; });
+  if (file.exists(column("text"))) {  // files of earlier versions lack it
+    fill(columns.texts("text"), [](SummaryRow& row, const std::string& v) { row.text = v; });
+  }
   fill(columns.texts("backend"), [](SummaryRow& row, const std::string& v) { row.backend = v; });
   fill(columns.integers("layer"), [](SummaryRow& row, int64_t v) { row.layer = v; });
   fill(columns.integers("seed"), [](SummaryRow& row, int64_t v) { row.seed = v; });

@@ -17,8 +17,8 @@ from kvlab_results.errors import Refused
 SCHEMA = "kvlab.results/1"
 
 # Columns of /summary that are neither a metric (these have a unit) nor an axis of a sweep.
-IDENTITY = ("cell", "row", "status", "reason", "method", "label", "dataset", "layer", "seed", "seed_used", "backend",
-            "warnings", "hist_tokens_key", "hist_tokens_value", "window_tokens_key", "window_tokens_value")
+IDENTITY = ("cell", "row", "status", "reason", "method", "label", "dataset", "text", "layer", "seed", "seed_used",
+            "backend", "warnings", "hist_tokens_key", "hist_tokens_value", "window_tokens_key", "window_tokens_value")
 # What says which cell a row of `heads` or `timings` belongs to.
 _WHOSE = ("cell", "label", "method", "dataset", "layer", "seed", "backend")
 # Metrics that are stored per query head; the other ones with a value a head are per KV head.

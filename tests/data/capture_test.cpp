@@ -116,6 +116,34 @@ TEST_CASE("data: a capture describes itself", "[data]") {
   CHECK_FALSE(load_capture(path, 3, kAll, false, &warnings).w_o.defined());
 }
 
+TEST_CASE("data: a stretch of a capture is a capture of its own", "[data]") {
+  const TestFolder folder;
+  const fs::path path = folder / "kv.h5";
+  TestCapture{.positions = {2, 5, 8, 9, 11}}.write(path);
+  const Stretch stretch{.first = 4, .count = 6};
+  const CaptureInfo info = describe_capture(path, stretch);
+  CHECK(info.tokens == 6);
+  CHECK(info.positions == std::vector<int64_t>{1, 4, 5});
+  CHECK(info.probes == 3);
+  CHECK(info.token_ids == std::vector<int32_t>{104, 105, 106, 107, 108, 109});
+  CHECK(info.content == sha256_file(path));
+
+  std::vector<std::string> warnings;
+  const Sample sample = load_capture(path, 0, {"last", 2}, false, &warnings, stretch);
+  CHECK(warnings.empty());
+  CHECK(sample.k.equal(filled({1, 2, 12, 8}).narrow(2, 4, 6)));
+  CHECK(sample.v.equal(filled({1, 2, 12, 8}).narrow(2, 4, 6)));
+  CHECK(sample.positions.equal(at::tensor({4, 5}, at::kLong)));
+  CHECK(sample.q.equal(filled({1, 4, 5, 8}).narrow(2, 2, 2)));
+  CHECK_FALSE(sample.more.k_pre);  // RoPE counts from the file's first token
+  CHECK(load_capture(path, 0, {"last", 1}, false, &warnings, {.first = 0, .count = 6}).more.k_pre);
+
+  CHECK(describe_capture(path, {.first = 9, .count = 0}).tokens == 3);
+  CHECK_THROWS_WITH(
+      describe_capture(path, {.first = 8, .count = 6}),
+      path.string() + ": /tokens holds 12 tokens, but those from 8 to 13 were asked for");
+}
+
 TEST_CASE("data: asked probes are picked; one that is missing means all, with a warning",
           "[data]") {
   const TestFolder folder;

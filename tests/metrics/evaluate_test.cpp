@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "catch.h"
+#include "metrics/blocks.h"
 #include "metrics/cases.h"
 #include "metrics/plain_metrics.h"
 #include "metrics_catalog/catalog.h"
@@ -62,7 +63,33 @@ void compare(const metrics::Measured& measured,
   for (const auto& [name, array] : arrays) FAIL_CHECK("no expectation for " << name);
 }
 
+/// All blocks together are the metric that they are sums of.
+void check_blocks(const metrics::Measured& measured) {
+  for (const char* name :
+       {"k_mse", "k_nmse", "v_mse", "v_nmse", "logit_mse", "attn_kl", "attn_top1", "out_rel",
+        "out_rel_k", "out_rel_v", "out_cos", "wo_rel", "wo_rel_k", "wo_rel_v"}) {
+    CAPTURE(name);
+    REQUIRE(measured.blocks.count(name) == 1);
+    const at::Tensor sums = measured.blocks.at(name).sum(1);
+    at::Tensor of_heads = sums.select(1, 0) / sums.select(1, 1);
+    if (metrics::is_norm_ratio(name)) of_heads = of_heads.sqrt();
+    CHECK(of_heads.mean().item<double>() ==
+          Approx(metrics::scalar_of(name, measured.metrics.at(name))).epsilon(1e-12));
+  }
+  CHECK(measured.blocks.size() == 14);
+}
+
 }  // namespace
+
+TEST_CASE("block sums are of 128 positions, apart for each sequence", "[metrics]") {
+  const at::Tensor over = at::arange(8, at::kDouble).view({2, 1, 4});
+  const at::Tensor positions = at::tensor({5, 127, 128, 400}, at::kLong);
+  const at::Tensor sums = metrics::block_sums(over, at::ones_like(over), positions);
+  CHECK(list(sums) == std::vector<double>{1, 2, 2, 1, 3, 1, 9, 2, 6, 1, 7, 1});
+  CHECK(sums.sizes() == at::IntArrayRef({1, 6, 2}));
+  const at::Tensor tail = metrics::block_sums(at::ones({100}, at::kDouble), /*first_position=*/500);
+  CHECK(list(tail) == std::vector<double>{12, 12, 88, 88});
+}
 
 TEST_CASE("every metric equals loops over its definition", "[metrics]") {
   const data::Sample sample = exact_sample();
@@ -133,6 +160,7 @@ TEST_CASE("every metric equals loops over its definition", "[metrics]") {
     for (const metrics::MetricInfo& info : metrics::catalog()) {
       if (kAll.count(info.measure) > 0) CHECK(measured.metrics.count(info.name) == 1);
     }
+    check_blocks(measured);
     // The two parts of an error vector add up: by the triangle inequality the whole is no longer
     // than both.
     CHECK(scalar(measured, "wo_rel") <=

@@ -6,6 +6,7 @@
 
 #include "catch.h"
 #include "metrics/cases.h"
+#include "metrics/water_filling.h"
 
 using namespace kvlab;
 using cases::gaussian_sample;
@@ -93,8 +94,43 @@ TEST_CASE("A covariance basis is seen most unevenly, with a Hadamard transform e
   CHECK(importance("covariance_hadamard") < 1.5);
 }
 
+TEST_CASE("Reverse water-filling: worked by hand", "[residual]") {
+  using metrics::reverse_water_filling;
+  // Equal variances: ½·log2(σ²/D) each.
+  CHECK(reverse_water_filling(at::full({4}, 16.0, at::kDouble), 4) == Approx(2));
+  // Water at 1 covers the component of ½: 1 + 1 + ½ are lost, ½·log2 4 and ½·log2 16 are sent.
+  const at::Tensor uneven = at::tensor({16.0, 0.5, 4.0}, at::kDouble);
+  CHECK(reverse_water_filling(uneven, 2.5) == Approx((2.0 + 1.0) / 3));
+  CHECK(reverse_water_filling(uneven, 20.5) == 0);
+  CHECK(reverse_water_filling(uneven, 30) == 0);
+  CHECK(std::isinf(reverse_water_filling(uneven, 0)));
+}
+
+TEST_CASE("Variances as queries see them: those of root-weighted keys", "[residual]") {
+  const at::Tensor x =
+      at::tensor({1.0, 3.0, 5.0, 3.0, 1.0, -3.0, 5.0, -3.0}, at::kDouble).view({4, 2});
+  // Channels are uncorrelated with variances 4 and 9; queries see the first one four times as much.
+  const at::Tensor c = at::tensor({4.0, 0.0, 0.0, 1.0}, at::kDouble).view({2, 2});
+  const at::Tensor seen = std::get<0>(metrics::seen_variances(x, c).sort());
+  CHECK(seen[0].item<double>() == Approx(9));
+  CHECK(seen[1].item<double>() == Approx(16));
+}
+
+TEST_CASE("On normal keys the bits that a residual needs are fewer than the codec's",
+          "[residual]") {
+  const Settings edits = {{"key.codec.group", 8},
+                          {"value.codec.group", 8},
+                          {"window.recent", 0},
+                          {"window.flush", "block"}};
+  const auto found =
+      run(gaussian_sample({}, 303), recipe("kivi", edits), {"residual", "memory"}).metrics;
+  const at::Tensor needed = found.at("k_bits_needed");
+  CHECK(needed.gt(1).all().item<bool>());
+  CHECK(needed.max().item<double>() < found.at("bits_per_element_hist").item<double>());
+}
+
 TEST_CASE("Keys that are not quantized have no residual", "[residual]") {
   const auto found = run(gaussian_sample({}, 302), recipe("bf16"), {"residual"}).metrics;
-  REQUIRE(found.size() == 4);
+  REQUIRE(found.size() == 5);
   for (const auto& [name, array] : found) CHECK(array.isnan().all().item<bool>());
 }

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from capture_writer import random_layer, write_capture
 from experiment_text import experiment, synthetic, write
@@ -257,3 +258,44 @@ def test_layer_rules_replace_the_recipe_on_their_layers(kvlab: Kvlab, tmp_path: 
          "value": {"codec": {"axis": "token"}}, "window": {"recent": 32}, "layers": {"0-1": {"use": "bf16"}}}])
     bits = {row["layer"]: row["bits_per_element"] for row in table}
     assert bits[0] == bits[1] == 32 and bits[2] < 16
+
+
+def test_first_tokens_of_a_capture_are_a_shorter_capture(kvlab: Kvlab) -> None:
+    """No token reads what lies behind it, so `tokens:` gives what a capture of so many tokens gives."""
+    whole = random_layer(1)
+    write_capture(kvlab.folder / "whole.h5", {0: whole})
+    write_capture(kvlab.folder / "short.h5", {0: {name: array[:, :, :128] for name, array in whole.items()}})
+    item = {"source": "capture", "path": "whole.h5"}
+    table = ran(kvlab, dataset=[item, item | {"path": "short.h5"}], methods=["kivi"], sweep={"grid": {"tokens": [128]}})
+    assert table[0]["dataset"] == "whole" and table[0]["cell"] != table[1]["cell"]
+    assert table[0]["hist_tokens_key"] + table[0]["window_tokens_key"] == 128
+    for metric in ("k_nmse", "attn_kl", "out_rel", "bits_per_element"):
+        assert table[0][metric] == table[1][metric], metric
+    wrong = kvlab.refused("run", "small.yaml", "--set", "sweep.grid.tokens=[512]")
+    assert "holds 256 tokens, but those from 0 to 511 were asked for" in wrong.err
+
+
+def test_calibration_by_a_stretch_of_a_capture(kvlab: Kvlab) -> None:
+    """The mean of calibration keys is that of the stretch, whether written in the item or swept."""
+    calibration = random_layer(2)
+    write_capture(kvlab.folder / "calibration.h5", {0: calibration}, token_ids=np.arange(1000, 1256))
+    item = {"source": "capture", "path": "calibration.h5"}
+    sweep = {"zip": {"calibration.from": [0, 64], "calibration.tokens": [256, 128]}}
+    write_capture(kvlab.folder / "data.h5", {0: random_layer(3)})
+    table = ran(kvlab, dataset={"source": "capture", "path": "data.h5"}, calibration=item, sweep=sweep,
+                methods=["quarot_windows_centered"], measure=["error"])
+    with h5py.File(kvlab.folder / "small.h5") as file:
+        centers = [file["cells"][row["cell"]]["center/key"][...] for row in table]
+        assert json.loads(file["cells"][table[1]["cell"]]["config"][()])["calibration"]["tokens"] == 128
+    np.testing.assert_allclose(centers[0], calibration["k"][0].mean(axis=1), atol=1e-6)
+    np.testing.assert_allclose(centers[1], calibration["k"][0][:, 64:192].mean(axis=1), atol=1e-6)
+    again = ran(kvlab, dataset={"source": "capture", "path": "data.h5"}, calibration=item | {"from": 64, "tokens": 128},
+                methods=["quarot_windows_centered"], measure=["error"], output="again.h5")  # fmt: skip
+    assert again[0]["cell"] == table[1]["cell"]
+
+
+def test_texts_are_told_apart(kvlab: Kvlab) -> None:
+    table = ran(kvlab, dataset=[synthetic(passage=0) | {"text": "prose"}, synthetic(passage=1) | {"text": "code"}], methods=["kivi"])
+    assert [row["text"] for row in table] == ["prose", "code"]
+    shown = kvlab.ok("table", "small.h5", "--rows", "text,label", "--value", "wo_rel,attn_kl").out
+    assert shown.splitlines()[2].split()[:2] == ["prose", "kivi"]

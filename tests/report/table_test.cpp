@@ -107,6 +107,50 @@ TEST_CASE("A mean over enough passages has an interval, and what they cannot tel
   CHECK_THAT(few, ContainsSubstring("\033[1m0.1700\033[0m") && ContainsSubstring("\033[4m0.1707"));
 }
 
+/// Lines a, b and c on four passages of blocks: b is above a by a hair that changes sign, c by
+/// half.
+store::Results four_passages() {
+  ResultsMaker maker;
+  for (int passage = 0; passage < 4; ++passage) {
+    for (const auto& [label, factor] :
+         {std::pair{"a", 1.0}, {"b", passage % 2 ? 1.04 : 0.97}, {"c", 1.5}}) {
+      store::CellResult& cell = maker.add(label, "text" + std::to_string(passage), 0, {});
+      store::Array& sums = cell.blocks["attn_kl"];
+      sums.shape = {1, 8, 2};
+      double sum = 0;
+      for (int block = 0; block < 8; ++block) {
+        sums.data.insert(sums.data.end(), {factor * (4 + block % 3 + passage), 128});
+        sum += sums.data[static_cast<size_t>(2 * block)];
+      }
+      cell.scalars["attn_kl"] = sum / (8 * 128);
+      maker.results.rows.back().text = passage < 2 ? "Austen" : "jargon";
+    }
+  }
+  return maker.results;
+}
+
+TEST_CASE("Four passages have intervals where blocks are known, and say that they are few") {
+  const std::string text = table(four_passages(), {.value = "attn_kl"});
+  CHECK_THAT(text, ContainsSubstring("±") && ContainsSubstring("4 passages are too few"));
+  // Two of each text are no passages to resample.
+  CHECK(table(four_passages(), {.rows = "text", .value = "attn_kl"}).find("±") ==
+        std::string::npos);
+}
+
+TEST_CASE("--against: each value is held against one row or column, paired") {
+  TableOptions options{.rows = "label", .against = "a", .value = "attn_kl"};
+  const std::string text = table(four_passages(), options);
+  CHECK_THAT(text, ContainsSubstring("(not distinguishable)") && ContainsSubstring("(+50.0% ±") &&
+                       ContainsSubstring("in brackets: off a, paired by passage"));
+  options = {
+      .rows = "dataset", .cols = "label", .against = "a", .value = "attn_kl", .format = "csv"};
+  CHECK_THAT(table(four_passages(), options),
+             ContainsSubstring("label=c off,label=c off low,label=c off high"));
+  options.against = "d";
+  CHECK(error_of(four_passages(), options) ==
+        "--against: the table has no column 'd'; choose from a, b, c");
+}
+
 TEST_CASE("CSV is clean: full precision, empty fields, quoted text, no notes") {
   ResultsMaker maker;
   maker.add("a, \"b\"", "x", 0, {{"wo_rel", 0.1 + 0.2}});
@@ -252,7 +296,7 @@ TEST_CASE("Wrong names are errors with the nearest valid one") {
   const store::Results results = small_results();
   CHECK(error_of(results, {.rows = "lable"}) ==
         "--rows: this file has no column 'lable' to sort its cells by (did you mean 'label'?); "
-        "choose from method, label, dataset, layer, seed, backend");
+        "choose from method, label, dataset, text, layer, seed, backend");
   CHECK_THAT(error_of(results, {.cols = "layr"}), ContainsSubstring("did you mean 'layer'?"));
   CHECK_THAT(error_of(results, {.value = "worel"}), ContainsSubstring("did you mean 'wo_rel'?"));
   CHECK(error_of(results, {.value = "k_mse"}) ==

@@ -276,6 +276,42 @@ TEST_CASE("The order of rows changes nothing") {
   CHECK(findings_json(judge(results, {grid_claim()})).dump() == before);
 }
 
+TEST_CASE("Texts and pairs of labels are told apart, and what a pooled effect hides is said") {
+  // One group size has a ratio of 4, the other of ½; one text has twice the ratio.
+  ResultsMaker maker;
+  for (int passage = 0; passage < 16; ++passage) {
+    const std::string text = passage < 8 ? "Austen" : "jargon";
+    for (const int group : {32, 64}) {
+      const double ratio = (group == 32 ? 4 : 0.5) * (passage < 8 ? 1 : 2);
+      for (const char* grid : {"float_zero", "rounded_zero"}) {
+        maker.set_method(codec(grid, group), kWindow);
+        const bool is_float = std::string(grid) == "float_zero";
+        maker.add(std::string(is_float ? "float " : "rounded ") + std::to_string(group),
+                  "p" + std::to_string(100 + passage), 0,
+                  {{"wo_rel", is_float ? 0.1 : 0.1 * ratio}});
+        maker.results.rows.back().text = text;
+      }
+    }
+  }
+  const Finding finding = judged(maker.results, grid_claim());
+  CHECK(finding.verdict == "upheld");
+  CHECK(finding.passages == 16);
+  REQUIRE(finding.by_text.size() == 2);
+  CHECK(finding.by_text[0].name == "Austen");
+  CHECK(finding.by_text[0].passages == 8);
+  CHECK(finding.by_text[0].effect == Approx(std::log(2) / 2));
+  CHECK(std::isnan(finding.by_text[0].low));  // eight passages of one number each
+  CHECK(finding.by_text[1].effect == Approx(std::log(2) * 3 / 2));
+  REQUIRE(finding.by_rows.size() == 2);
+  CHECK(finding.by_rows[0].name == "rounded 32 over float 32");
+  CHECK_FALSE(is_flipped(finding.by_rows[0], finding));
+  CHECK(finding.by_rows[1].effect == Approx(-std::log(2) / 2));
+  CHECK(is_flipped(finding.by_rows[1], finding));
+  CHECK_THAT(findings_text({finding}), ContainsSubstring("rounded 64 over float 64: 0.7071 (") &&
+                                           ContainsSubstring("the other way round"));
+  CHECK(findings_json({finding})[0]["by_rows"][1]["flipped"] == true);
+}
+
 TEST_CASE("Findings as text and as JSON") {
   Claim missing = grid_claim();
   missing.id = "missing";
@@ -288,7 +324,8 @@ TEST_CASE("Findings as text and as JSON") {
 grid     undecided  2.000             -         2       2      4
 missing  undecided      -             -         0       0      0
 
-ratio: geometric mean over pairs of rows, then passages; intervals resample passages;
+ratio: geometric mean over pairs of rows, then passages; intervals resample passages and, where
+the metric is known by position, blocks of 128 positions within them;
 verdicts need 16 passages and hold after Holm's correction
 
 grid: s

@@ -1,0 +1,80 @@
+#include "report/against.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/names.h"
+
+namespace kvlab::report {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+std::string name_of(const Column& column) { return join(column.keys, " / "); }
+
+/// The value that one is compared with; nullptr where it is this one.
+const Value* base_of(const Grid& grid, size_t line, size_t column) {
+  const std::string& wanted = grid.layout.against;
+  if (grid.layout.cols.empty()) {
+    for (size_t i = 0; i < grid.lines.size(); ++i) {
+      if (name_of(grid.lines[i]) == wanted)
+        return i == line ? nullptr : &grid.lines[i].values[column];
+    }
+    return nullptr;
+  }
+  for (size_t i = 0; i < grid.columns.size(); ++i) {
+    if (name_of(grid.columns[i]) == wanted) {
+      return i == column ? nullptr : &grid.lines[line].values[i];
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Off off(const Grid& grid, size_t line, size_t column) {
+  const Value* base = base_of(grid, line, column);
+  const Value& value = grid.lines[line].values[column];
+  Off result{.share = kNaN, .low = kNaN, .high = kNaN};
+  if (base == nullptr || !std::isfinite(base->mean) || !std::isfinite(value.mean)) return result;
+  result.share = value.mean == base->mean ? 0 : (value.mean - base->mean) / base->mean;
+  const std::vector<Sampled> differences = paired_differences(value, *base);
+  // Means over other passages than these would be compared with something else.
+  const bool share_all =
+      differences.size() == value.passages.size() && differences.size() == base->passages.size();
+  const auto interval = share_all ? interval_of(differences, /*whole_models=*/false) : std::nullopt;
+  if (interval) {
+    result.low = interval->low / base->mean;
+    result.high = interval->high / base->mean;
+  }
+  return result;
+}
+
+std::string off_text(const Off& off) {
+  if (std::isnan(off.share)) return "";
+  if (off.share == 0 && !(off.low < off.high)) return "equal";
+  if (std::isnan(off.low)) return fmt::format("{:+.1f}%", 100 * off.share);
+  if (off.low <= 0 && off.high >= 0) return "not distinguishable";
+  return fmt::format("{:+.1f}% ±{:.1f}%", 100 * off.share, 50 * (off.high - off.low));
+}
+
+void check_against(const Grid& grid) {
+  if (grid.layout.against.empty()) return;
+  std::vector<std::string> known;
+  if (grid.layout.cols.empty()) {
+    for (const Line& line : grid.lines) known.push_back(name_of(line));
+  } else {
+    for (const Column& column : grid.columns) known.push_back(name_of(column));
+  }
+  for (const std::string& name : known) {
+    if (name == grid.layout.against) return;
+  }
+  throw Error(fmt::format("--against: the table has no {} '{}'{}; choose from {}",
+                          grid.layout.cols.empty() ? "row" : "column", grid.layout.against,
+                          did_you_mean(grid.layout.against, known), join(known)));
+}
+
+}  // namespace kvlab::report

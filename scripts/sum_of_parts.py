@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Whether the parts of a method add up to the whole in a model's predictions, as a Markdown table.
+
+usage: sum_of_parts.py RESULTS.h5
+
+The file is kvlab.results/1 of experiments/ablations/additivity_model.yaml: rows "METHOD", "METHOD, layers A to B", "METHOD, keys
+only", "METHOD, values only". dnll in nats, means over passages; in brackets the sum over the whole, from the lowest passage to
+the highest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import h5py
+import numpy as np
+
+
+def read(path: str) -> dict[str, np.ndarray]:
+    """dnll by label, one a passage."""
+    with h5py.File(path) as file:
+        summary = file["summary"]
+        labels, dnll = summary["label"].asstr()[:], summary["dnll"][:]
+        order = np.argsort(summary["dataset"].asstr()[:], kind="stable")
+    return {label: np.array([dnll[i] for i in order if labels[i] == label]) for label in dict.fromkeys(labels)}
+
+
+def summed(parts: list[np.ndarray], whole: np.ndarray) -> str:
+    total = np.sum(parts, axis=0)
+    return f"{total.mean():.4f} ({(total / whole).min():.2f} to {(total / whole).max():.2f})"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("results")
+    rows = read(parser.parse_args().results)
+    print("| method | whole | sum of layers | keys | values | keys + values |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    for method in [label for label in rows if ", " not in label]:
+        layers = [values for label, values in rows.items() if label.startswith(f"{method}, layers ")]
+        keys, values = rows[f"{method}, keys only"], rows[f"{method}, values only"]
+        print(f"| {method} | {rows[method].mean():.4f} | {summed(layers, rows[method])} | {keys.mean():.4f} "
+              f"| {values.mean():.4f} | {summed([keys, values], rows[method])} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
