@@ -115,9 +115,9 @@ picture() {
 
 # prepare_model: what whole-model runs take (experiments/model/perplexity.yaml).
 prepare_model() {
-  python datasets/prepare_model.py --out models/smollm2
-  python datasets/tokenize_text.py --model models/smollm2 --text datasets/cache/texts/austen_persuasion.txt \
-    --start-at 'Sir Walter Elliot' --tokens 2048 --passages 4 --out datasets/smollm2/eval.h5
+  python datasets/prepare_model.py --out models/smollm2 &&
+    python datasets/tokenize_text.py --model models/smollm2 --text datasets/cache/texts/austen_persuasion.txt \
+      --start-at 'Sir Walter Elliot' --tokens 2048 --passages 4 --out datasets/smollm2/eval.h5
 }
 
 # run_one FILE: runs an experiment, writes its tables and draws its picture; synthetic ones take no passages.

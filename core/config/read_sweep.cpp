@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/names.h"
 #include "config/document.h"
@@ -42,8 +43,9 @@ std::optional<std::string> wrong_value(const std::string& key, nlohmann::json& v
   return method::apply_edit(scratch, key, value);
 }
 
-/// Checks one value of an axis; a rotation's file is resolved.
-void read_value(const Node& node, SweepAxis& axis, Reading& reading) {
+/// Checks one value of an axis; a rotation's file is resolved. In a zip a value may stand in
+/// several steps.
+void read_value(const Node& node, bool may_repeat, SweepAxis& axis, Reading& reading) {
   nlohmann::json value = yaml::to_json(node);
   if (auto wrong = wrong_value(axis.key, value)) {
     yaml::report(reading.problems, node, *wrong);
@@ -54,7 +56,9 @@ void read_value(const Node& node, SweepAxis& axis, Reading& reading) {
     value =
         method::kFilePrefix + resolve_path(path, reading.folder, node, reading.problems).string();
   }
-  if (std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end()) {
+  const bool is_known =
+      std::find(axis.values.begin(), axis.values.end(), value) != axis.values.end();
+  if (is_known && !may_repeat) {
     yaml::report(reading.problems, node,
                  fmt::format("axis '{}' has the value {} twice", axis.key, plain(value)));
   }
@@ -98,10 +102,24 @@ std::vector<SweepAxis> read_axes(const Node& node, const std::string& what,
                    fmt::format("axis '{}' must be a list of values, found {}", member.key,
                                yaml::describe(member.value)));
     }
-    for (const Node& value : member.value.items) read_value(value, axis, reading);
+    for (const Node& value : member.value.items) read_value(value, what == "zip", axis, reading);
     axes.push_back(std::move(axis));
   }
   return axes;
+}
+
+/// No step of a zip stands twice.
+void check_steps(const Node& zip, const Experiment& experiment, Reading& reading) {
+  if (experiment.zip.empty()) return;
+  std::set<nlohmann::json> steps;
+  for (size_t i = 0; i < experiment.zip.front().values.size(); ++i) {
+    nlohmann::json step = nlohmann::json::object();
+    for (const SweepAxis& axis : experiment.zip) {
+      if (i < axis.values.size()) step[axis.key] = axis.values[i];
+    }
+    if (steps.insert(step).second) continue;
+    yaml::report(reading.problems, zip, "'sweep.zip' has the step " + step.dump() + " twice");
+  }
 }
 
 std::vector<std::string> when_keys(const Experiment& experiment) {
@@ -188,6 +206,9 @@ void read_sweep(const Node& node, Experiment& experiment, Reading& reading) {
                                  experiment.zip.front().key, experiment.zip.front().values.size(),
                                  axis.key, axis.values.size()));
       }
+    }
+    check_steps(*zip, experiment, reading);
+    for (const SweepAxis& axis : experiment.zip) {
       for (const SweepAxis& other : experiment.grid) {
         if (other.key != axis.key) continue;
         yaml::report(reading.problems, *zip,

@@ -99,12 +99,18 @@ bool quantizes_nothing(const store::Results& results, const Rows& rows) {
 /// Fills in the values of one column.
 void fill_column(const store::Results& results, Grid* grid, const std::vector<json>& key,
                  const std::string& metric) {
+  const auto names_text = [](const Words& words) {
+    return std::find(words.begin(), words.end(), "text") != words.end();
+  };
+  const bool by_text = names_text(grid->layout.rows) || names_text(grid->layout.cols);
   Words averaged;
   for (const char* name : {"dataset", "layer"}) {
     const auto among = [&](const Words& words) {
       return std::find(words.begin(), words.end(), name) != words.end();
     };
-    if (!among(grid->layout.rows) && !among(grid->layout.cols)) averaged.emplace_back(name);
+    if (among(grid->layout.rows) || among(grid->layout.cols)) continue;
+    if (name == std::string("dataset") && by_text) continue;  // a text has datasets of its own
+    averaged.emplace_back(name);
   }
   std::vector<std::set<std::vector<json>>> covered;
   std::set<std::vector<json>> widest;

@@ -36,7 +36,8 @@ std::string averaging(const store::Results& results, const Layout& layout) {
       return std::find(words.begin(), words.end(), name) != words.end();
     };
     // Rows by label are rows by method; of the two only the label is worth a word.
-    if (name == "method" || among(layout.rows) || among(layout.cols)) continue;
+    // Datasets are counted already.
+    if (name == "method" || name == "text" || among(layout.rows) || among(layout.cols)) continue;
     std::set<json> entries;
     for (const store::SummaryRow& row : results.rows) entries.insert(entry_of(results, row, name));
     const bool is_axis =

@@ -192,21 +192,41 @@ TEST_CASE("mistakes of sweeps") {
 dataset: {source: capture, path: e.yaml}
 methods: [kivi]
 sweep:
-  grid: {grup: [1], group: [32, 32, x], tokens: [1], seed: [1], key.codec.bits: 3, window.sink: []}
+  grid: {grup: [1], group: [32, 32, x], kv_heads: [1], seed: [1], key.codec.bits: 3, window.sink: []}
   zip: {key.codec.clip: [.9, none], value.codec.clip: [0.9], group: [1, 2]}
   step: 3
 )") == Lines{
            "e.yaml:5:10: unknown sweep axis 'grup' (did you mean 'group'?)",
            "e.yaml:5:33: axis 'group' has the value 32 twice",
            "e.yaml:5:37: 'group' must be a whole number from 1 to 1048576, found 'x'",
-           "e.yaml:5:41: axis 'tokens' is a key of synthetic datasets, and none is listed",
-           "e.yaml:5:54: seeds are no sweep axis: list them under 'seeds'",
-           "e.yaml:5:81: axis 'key.codec.bits' must be a list of values, found 3",
-           "e.yaml:5:97: axis 'window.sink' must be a list of values, found an empty list",
+           "e.yaml:5:41: axis 'kv_heads' is a key of synthetic datasets, and none is listed",
+           "e.yaml:5:56: seeds are no sweep axis: list them under 'seeds'",
+           "e.yaml:5:83: axis 'key.codec.bits' must be a list of values, found 3",
+           "e.yaml:5:99: axis 'window.sink' must be a list of values, found an empty list",
            "e.yaml:6:8: lists of 'sweep.zip' must be equally long: 'key.codec.clip' has 2 values, "
            "'value.codec.clip' has 1",
            "e.yaml:6:8: axis 'group' is in grid and in zip",
            "e.yaml:7:3: unknown key 'step' in 'sweep' (valid: grid, zip)"});
+}
+
+TEST_CASE("a zip may repeat a value, but no step") {
+  const ExperimentFolder folder;
+  const std::string zip = "sweep: {zip: {group: [32, 64, 32], window.recent: [0, 0, ";
+  CHECK(folder.mistakes(kSmall + zip + "128]}}\n").empty());
+  CHECK(folder.mistakes(kSmall + zip + "0]}}\n") ==
+        Lines{R"(e.yaml:4:14: 'sweep.zip' has the step {"group":32,"window.recent":0} twice)"});
+}
+
+TEST_CASE("the stretch of a capture and of a calibration set") {
+  const ExperimentFolder folder;
+  CHECK(folder
+            .mistakes(R"(schema: 1
+dataset: {source: capture, path: e.yaml, tokens: 0, from: 4}
+calibration: {source: capture, path: e.yaml, tokens: 512, from: -1}
+methods: [kivi]
+sweep: {zip: {calibration.from: [0, x], calibration.tokens: [512, 0]}}
+)")
+            .size() == 5);
 }
 
 TEST_CASE("mistakes of exclusions") {

@@ -33,9 +33,10 @@ def needs_model(text: str) -> bool:
 
 def small_model(text: str, model: Path) -> list[str]:
     """A model experiment on a tiny random model, or on its tensors."""
-    edits = [f"dataset.0.path={model / 'model'}", f"calibration.path={model / 'calibration.h5'}"]
+    edits = [f"calibration.path={model / 'calibration.h5'}"] if "calibration:" in text or "include:" in text else []
+    edits.append(f"dataset.0.path={model / ('model' if 'source: model' in text else 'calibration.h5')}")
     if "source: model" not in text:
-        edits = [f"dataset.0.path={model / 'calibration.h5'}", edits[1], "probes.count=8"]
+        edits.append("probes.count=8")
     elif "needles:" in text:
         edits.append(f"dataset.0.needles={model / 'needles.h5'}")
     else:
@@ -60,7 +61,7 @@ def small_size(experiment: Path, model: Path) -> list[str]:
     for index, item in enumerate(items if isinstance(items, list) else [items]):
         if item["source"] == "capture":
             edits.append(f"dataset.{index}.layers=[10]")
-            if "/passages/" in item["path"]:  # prepare_demo.py --passages makes them, the demo does not
+            if "/passages/" in item["path"] or "/long/" in item["path"]:  # which the demo does not make
                 edits.append(f"dataset.{index}.path=datasets/smollm2/eval_jargon.h5")
         else:
             edits.append(f"dataset.{index}.tokens=512")

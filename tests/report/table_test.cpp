@@ -148,7 +148,7 @@ TEST_CASE("--against: each value is held against one row or column, paired") {
              ContainsSubstring("label=c off,label=c off low,label=c off high"));
   options.against = "d";
   CHECK(error_of(four_passages(), options) ==
-        "--against: the table has no column 'd'; choose from a, b, c");
+        "--against: the table has no column 'd' (did you mean 'a'?); choose from a, b, c");
 }
 
 TEST_CASE("CSV is clean: full precision, empty fields, quoted text, no notes") {
