@@ -156,7 +156,7 @@ TEST_CASE("Text shows what changed, JSON all") {
 -----  ------  ------  ------  ------  ------------  -----  -------------  -----  ---------------
 kivi   wo_rel  0.2000  0.3100  0.1100             -  1.550         0.2200      2  text0, layer 10
 
-intervals resample passages and need 16 of them
+intervals resample passages and need 16 of them, 4 where a metric is known by position
 )");
   CHECK(difference_text(difference(passages(1, 0.2), passages(1, 0.2), {}, {}), {}, {}) ==
         "equal in every cell: 1 of 1 lines of a label and a metric\n");

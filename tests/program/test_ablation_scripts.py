@@ -1,0 +1,77 @@
+"""scripts/error_shares.py, sum_of_parts.py, wasted_bits.py and claims_table.py on small files with numbers worked by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+from kvlab_program import REPOSITORY
+
+
+def cells_of(script: str, *arguments: object, given: str | None = None) -> list[list[str]]:
+    """The rows of the table that a script prints, without the rule."""
+    done = subprocess.run([sys.executable, str(REPOSITORY / "scripts" / script), *map(str, arguments)], input=given,
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()]
+    return [lines[0], *lines[2:]]
+
+
+def test_error_shares(tmp_path: Path) -> None:
+    tokens = np.ones((1, 2, 400))
+    tokens[0, :, 10] = 51.0  # the worst 1% are four tokens: 102 + 3·2 of 900
+    tokens[0, :, :4] = np.nan  # never quantized
+    channels = np.ones((1, 2, 13, 4))
+    channels[..., 3] = 2.0  # 2 of 5
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        file["summary/label"], file["summary/cell"] = ["kivi"], ["c"]
+        file["cells/c/tokens/k_se"], file["cells/c/tokens/k_se_channels"] = tokens, channels
+        file["cells/c/tokens/v_se"] = np.zeros((1, 2, 400))  # a passthrough side has no channels
+    heading, row = cells_of("error_shares.py", tmp_path / "r.h5")
+    assert heading[1:3] == ["keys: tokens", "keys: channel"]
+    whole = 2 * 395 + 102
+    expected = [108 / whole, 0.4, (102 + 2 * 59) / whole, 2 * 256 / whole]
+    assert row == ["kivi", *(f"{100 * share:.1f}" for share in expected), "–", "–", "–", "–"]
+
+
+def test_sum_of_parts(tmp_path: Path) -> None:
+    rows = {"kivi": [0.3, 0.5], "kivi, layers 0 to 4": [0.1, 0.2], "kivi, layers 5 to 29": [0.05, 0.2],
+            "kivi, keys only": [0.2, 0.4], "kivi, values only": [0.1, 0.1]}  # fmt: skip
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        file["summary/label"] = [label for _ in range(2) for label in rows]
+        file["summary/dataset"] = [f"passage {i}" for i in range(2) for _ in rows]
+        file["summary/dnll"] = [numbers[i] for i in range(2) for numbers in rows.values()]
+    _, row = cells_of("sum_of_parts.py", tmp_path / "r.h5")
+    assert row == ["kivi", "0.4000", "0.2750 (0.50 to 0.80)", "0.3000", "0.1000", "0.4000 (1.00 to 1.00)"]
+
+
+def test_wasted_bits_of_real_keys(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        file["summary/label"] = ["a", "b", "b"]
+        for name, column in {"bits_per_element_hist": [3.0, 2.5, 2.5], "k_residual_trace": [1.0, 2.0, 4.0],
+                             "k_bits_needed": [0.5, 0.4, 0.8], "k_nmse": [0.1] * 3, "v_nmse": [0.1] * 3}.items():  # fmt: skip
+            file[f"summary/{name}"] = column
+    heading, *rows = cells_of("wasted_bits.py", tmp_path / "r.h5")
+    assert heading == ["label", "held", "k_residual_trace", "needed", "wasted"]
+    assert rows == [["b", "2.500", "3", "0.600", "1.900"], ["a", "3.000", "1", "0.500", "2.500"]]
+
+
+def test_claims_table_has_texts_and_what_is_flipped() -> None:
+    def found(ratio: float, low: float, high: float, **more: object) -> dict:
+        return {"ratio": ratio, "interval": [math.log(low), math.log(high)], **more}
+
+    claim = found(0.5, 0.4, 0.6, sentence="A is better than B.", source="p", metric="wo_rel", claimed="lower", within=None,
+                  differing=[], verdict="upheld", reason="",
+                  by_text=[found(0.4, 0.3, 0.5, name="Austen", flipped=False), found(0.6, 0.5, 0.7, name="jargon", flipped=False)],
+                  by_rows=[found(2, 1.5, 2.5, name="a over b", flipped=True)])  # fmt: skip
+    bare = claim | {"ratio": None, "interval": [None, None], "verdict": "undecided", "reason": "no row has label x",
+                    "by_text": [], "by_rows": []}  # fmt: skip
+    heading, first, second = cells_of("claims_table.py", given=json.dumps([claim, bare]))
+    assert heading[3:] == ["measured ratio [95%]", "Austen", "jargon", "verdict"]
+    assert first[3:] == ["0.500 [0.400, 0.600]", "0.400 [0.300, 0.500]", "0.600 [0.500, 0.700]",
+                         "upheld; the other way round in a over b 2.000 [1.500, 2.500]"]  # fmt: skip
+    assert second[3:] == ["–", "–", "–", "undecided: no row has label x"]
