@@ -78,6 +78,7 @@ tables() {
     calibration) echo "--rows dataset --cols label --value wo_rel" ;;
     calibration_tokens)
       echo "--rows calibration.from,calibration.tokens --cols label --value wo_rel"
+      echo "--rows label --cols calibration.from,calibration.tokens --value wo_rel --against '0 / 2048'"
       echo "--rows text,calibration.from,calibration.tokens --cols label --value wo_rel"
       ;;
     token_classes)
@@ -122,12 +123,13 @@ prepare_model() {
 
 # run_one FILE: runs an experiment, writes its tables and draws its picture; synthetic ones take no passages.
 run_one() {
-  local file=$1 name passages=() options
+  local file=$1 name passages=() line options
   name=$(basename "$file" .yaml)
   grep -q 'common/passages.yaml' "$file" && passages=("${few[@]}")
   say "Running $file"
   build/bin/kvlab run "$file" --backend "$(backend "$name")" "${passages[@]}" --out "results/ablations/$name.h5"
-  while read -r -a options; do
+  while read -r line; do
+    mapfile -t options < <(xargs -r -n1 <<< "$line") # takes quotes
     build/bin/kvlab table "results/ablations/$name.h5" "${options[@]}" --format markdown
     echo
   done < <(tables "$name") > "$out/$name.md"
