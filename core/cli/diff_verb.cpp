@@ -72,9 +72,16 @@ void add_diff(CLI::App& app, Exit& result) {
   verb->add_option("b", arguments->b, "results file to compare")->required();
   verb->add_option("--fail-above", arguments->limits,
                    "METRIC=X: exit 1 where a cell of B is worse than A's by more than X (in the "
-                   "metric's unit, or a share such as 5%)");
-  verb->add_option("--value", arguments->metrics, "metrics to show")->delimiter(',');
+                   "metric's unit, or a share such as 5%); may be repeated")
+      ->take_all()
+      ->allow_extra_args(false);
+  verb->add_option("--value", arguments->metrics, "metrics to show")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->delimiter(',');
   verb->add_option("--allow", arguments->allowed, "what may differ between the files: inputs, gpu")
+      ->take_all()
+      ->allow_extra_args(false)
       ->delimiter(',');
   verb->add_flag("--json", arguments->as_json, "print JSON, with every metric");
   verb->footer(

@@ -2,8 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string_view>
 
@@ -21,6 +25,7 @@ namespace {
 
 struct Arguments {
   std::string file, out;
+  std::vector<std::string> rows, cols, values;
   report::TableOptions options;
 };
 
@@ -30,26 +35,54 @@ bool wants_emphasis() {
   return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0');
 }
 
-/// A results file or capture: `--out` of the wrong file name must not cost one.
-bool holds_hdf5(const std::string& path) {
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  std::string begin(kSignature.size(), '\0');
+/// The words of an option that may be repeated, as if they were one list.
+std::string one_list(const char* option, const std::vector<std::string>& lists) {
+  std::string list = join(lists, ",");
+  if (!lists.empty() && list.find_first_not_of(" ,") == std::string::npos) {
+    throw Error(fmt::format("{}: expected a name, found '{}'", option, list));
+  }
+  return list;
+}
+
+/// Whether a file may be a table of before, by its name and by being text: `--out` of the wrong
+/// name must not cost an experiment, an image or results.
+bool is_replaceable(const std::filesystem::path& path) {
+  constexpr std::string_view kSuffixes[] = {".txt", ".md", ".tex", ".csv"};
+  const std::string suffix = path.extension().string();
+  if (std::find(std::begin(kSuffixes), std::end(kSuffixes), suffix) == std::end(kSuffixes)) {
+    return false;
+  }
   std::ifstream file(path, std::ios::binary);
-  return file.read(begin.data(), static_cast<std::streamsize>(begin.size())) && begin == kSignature;
+  std::string begin(4096, ' ');
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  return begin.find('\0') == std::string::npos;
+}
+
+void check_target(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return;
+  if (!std::filesystem::is_regular_file(status)) {
+    throw Error(fmt::format("{}: expected a file to write, found {}", path,
+                            std::filesystem::is_directory(status) ? "a folder" : "a device"));
+  }
+  if (!is_replaceable(path)) {
+    throw Error(
+        fmt::format("{}: exists, and a table replaces only text files named .txt, .md, "
+                    ".tex or .csv; give --out another name",
+                    path));
+  }
 }
 
 void write_file(const std::string& path, const std::string& text) {
-  if (holds_hdf5(path)) {
-    throw Error(fmt::format(
-        "{}: is an HDF5 file; a table does not replace it, give --out another name", path));
-  }
   make_folder_of(path);
   Replacement replacement(path);
   {
     std::ofstream file(replacement.temp(), std::ios::binary);
     file << text;
     file.close();
-    if (!file) throw Error(fmt::format("{}: cannot be written", path));
+    if (!file) throw Error(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
   }
   replacement.commit();
 }
@@ -59,6 +92,10 @@ void execute(const Arguments& arguments) {
   // Escape codes are for terminals; the other formats have marks of their own.
   options.emphasis = options.format != "text" || (arguments.out.empty() && wants_emphasis());
   options.code_version = code_version();
+  options.rows = one_list("--rows", arguments.rows);
+  options.cols = one_list("--cols", arguments.cols);
+  options.value = one_list("--value", arguments.values);
+  if (!arguments.out.empty()) check_target(arguments.out);
   const store::Results results = store::read_results(arguments.file, store::Detail::blocks);
   const std::string text = report::table(results, options);
   if (arguments.out.empty()) {
@@ -81,16 +118,21 @@ void add_table(CLI::App& app, Exit&) {
   CLI::App* verb = app.add_subcommand("table", "Print a table of means from a results file");
   verb->add_option("file", arguments->file, "results file")->required();
   verb->add_option("--name", options.name, "layout: " + join(report::layout_names()));
-  verb->add_option("--rows", options.rows,
-                   "columns of the summary that make the rows: label, layer, a sweep axis …");
-  verb->add_option("--cols", options.cols, "columns of the summary that make the columns");
-  verb->add_option("--value", options.value,
-                   "metric to show; several, separated by commas, where there is no --cols");
+  const auto add_list = [&](const char* name, std::vector<std::string>& words, const char* help) {
+    verb->add_option(name, words, help)->take_all()->allow_extra_args(false);
+  };
+  add_list("--rows", arguments->rows,
+           "columns of the summary that make the rows: label, layer, a sweep axis …; several, "
+           "separated by commas or by repeating the option");
+  add_list("--cols", arguments->cols, "columns of the summary that make the columns, as --rows");
+  add_list("--value", arguments->values, "metric to show; several, as --rows, without --cols");
   verb->add_option("--against", options.against,
                    "a column (or, without --cols, a row): each other value of its line is followed "
                    "by how far it is off, paired by passage");
   verb->add_option("--format", options.format, "text, markdown, latex or csv");
-  verb->add_option("--out", arguments->out, "file to write in place of the standard output");
+  verb->add_option("--out", arguments->out,
+                   "file to write in place of the standard output; its folder is made, a table of "
+                   "before replaced");
   verb->footer(
       "Examples: kvlab table results/demo.h5\n"
       "          kvlab table results/group_window.h5 --rows window.recent --cols group --value "

@@ -74,14 +74,42 @@ std::vector<std::pair<std::vector<json>, Rows>> group_rows(const store::Results&
   return groups;
 }
 
+/// Whether the row has a number for the metric: its cell is complete, and the value no NaN.
+bool has_number(const store::Results& results, const store::SummaryRow& row,
+                const std::string& metric) {
+  const store::CellResult* cell = complete_cell(results, row);
+  if (!cell) return false;
+  const auto found = cell->scalars.find(metric);
+  return found != cell->scalars.end() && !std::isnan(found->second);
+}
+
 /// Which of the averaged data a value covers.
 std::set<std::vector<json>> coverage(const store::Results& results, const Rows& rows,
-                                     const Words& averaged) {
+                                     const std::string& metric, const Words& averaged) {
   std::set<std::vector<json>> covered;
   for (const store::SummaryRow* row : rows) {
-    if (complete_cell(results, *row)) covered.insert(entries_of(results, *row, averaged));
+    if (has_number(results, *row, metric)) covered.insert(entries_of(results, *row, averaged));
   }
   return covered;
+}
+
+/// Share of a value's complete rows that have a number.
+double share_of(const Value& value) {
+  return value.complete == 0
+             ? 0
+             : static_cast<double>(value.numbers) / static_cast<double>(value.complete);
+}
+
+/// Cells of the line's rows with a number for one of the metrics, each once.
+int64_t count_cells(const store::Results& results, const Rows& rows, const Words& metrics) {
+  std::set<std::string> cells;
+  for (const store::SummaryRow* row : rows) {
+    if (std::any_of(metrics.begin(), metrics.end(),
+                    [&](const std::string& metric) { return has_number(results, *row, metric); })) {
+      cells.insert(row->cell);
+    }
+  }
+  return static_cast<int64_t>(cells.size());
 }
 
 bool quantizes_nothing(const store::Results& results, const Rows& rows) {
@@ -114,19 +142,22 @@ void fill_column(const store::Results& results, Grid* grid, const std::vector<js
   }
   std::vector<std::set<std::vector<json>>> covered;
   std::set<std::vector<json>> widest;
+  double largest_share = 0;
   for (Line& line : grid->lines) {
     Rows rows;
     for (const store::SummaryRow* row : line.rows) {
       if (entries_of(results, *row, grid->layout.cols) == key) rows.push_back(row);
     }
     line.values.push_back(mean_of(results, rows, metric));
-    covered.push_back(coverage(results, rows, averaged));
+    covered.push_back(coverage(results, rows, metric, averaged));
     widest.insert(covered.back().begin(), covered.back().end());
+    largest_share = std::max(largest_share, share_of(line.values.back()));
   }
   for (size_t i = 0; i < grid->lines.size(); ++i) {
     Value& value = grid->lines[i].values.back();
     value.is_partial =
-        value.complete > 0 && (value.complete < value.planned || covered[i].size() < widest.size());
+        value.numbers > 0 && (value.complete < value.planned || covered[i].size() < widest.size() ||
+                              share_of(value) < largest_share);
   }
 }
 
@@ -186,6 +217,7 @@ std::optional<Interval> interval_of(const std::vector<Sampled>& passages, bool w
 Value mean_of(const store::Results& results, const Rows& rows, const std::string& metric) {
   Value value;
   value.planned = static_cast<int64_t>(rows.size());
+  value.cells = count_cells(results, rows, {metric});
   double sum = 0;
   bool whole_models = true;
   std::map<std::string, std::vector<Sampled>> numbers;
@@ -271,11 +303,7 @@ Grid make_grid(const store::Results& results, const Layout& layout) {
     Line line;
     line.keys = texts_of(key);
     line.rows = std::move(members);
-    std::set<std::string> cells;
-    for (const store::SummaryRow* row : line.rows) {
-      if (complete_cell(results, *row)) cells.insert(row->cell);
-    }
-    line.cells = static_cast<int64_t>(cells.size());
+    line.cells = count_cells(results, line.rows, layout.metrics);
     line.is_exact = quantizes_nothing(results, line.rows);
     grid.lines.push_back(std::move(line));
   }

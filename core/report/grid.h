@@ -33,6 +33,7 @@ struct Value {
   int64_t planned = 0;                      // rows of the summary that belong here
   int64_t complete = 0;                     // of these
   int64_t numbers = 0;                      // of these, with a number: what the mean is over
+  int64_t cells = 0;                        // behind these numbers, each once
   bool is_partial = false;  // over fewer cells than planned, or over less data than its neighbours
 };
 
@@ -41,7 +42,7 @@ struct Line {
   std::vector<std::string> keys;  // one for each of Layout::rows
   std::vector<const store::SummaryRow*> rows;
   std::vector<Value> values;  // one for each of Grid::columns
-  int64_t cells = 0;          // complete ones, each once
+  int64_t cells = 0;          // with a number in some column, each once
   bool is_exact = false;      // nothing is quantized: no rival for the best value
 };
 

@@ -51,7 +51,7 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
                               join(grid.layout.rows), join(grid.layout.cols));
   }
   for (const std::string& name : grid.layout.rows) sheet.columns.push_back({name, name, true});
-  std::vector<bool> with_interval;
+  std::vector<bool> with_interval, with_count;
   for (size_t i = 0; i < grid.columns.size(); ++i) {
     const Column& column = grid.columns[i];
     const std::string exact = exact_heading(grid.layout, column);
@@ -59,10 +59,15 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
     with_interval.push_back(
         std::any_of(grid.lines.begin(), grid.lines.end(),
                     [&](const Line& line) { return has_interval(line.values[i]); }));
-    if (!with_interval.back()) continue;
-    for (const char* end : {" low", " high"}) {
-      sheet.columns.push_back({"", exact + end, false, For::programs});
+    if (with_interval.back()) {
+      sheet.columns.push_back({"", exact + " low", false, For::programs});
+      sheet.columns.push_back({"", exact + " high", false, For::programs});
     }
+    // A program has no marks and notes that say what a mean leaves out.
+    with_count.push_back(std::any_of(grid.lines.begin(), grid.lines.end(), [&](const Line& line) {
+      return line.values[i].numbers > 0 && line.values[i].numbers < line.values[i].complete;
+    }));
+    if (with_count.back()) sheet.columns.push_back({"", exact + " cells", false, For::programs});
   }
   if (compares) {
     for (const Column& column : grid.columns) {
@@ -80,18 +85,21 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
     std::vector<Entry> entries;
     for (const std::string& key : line.keys) entries.push_back({one_line(key), key});
     entries.front().text += notes.marks[i];
-    if (!is_pivot && line.values.front().is_partial) entries.front().text += kPartialMark;
+    const bool is_marked = !is_pivot && is_partial(line);
+    if (is_marked) entries.front().text += kPartialMark;
     for (size_t column = 0; column < grid.columns.size(); ++column) {
       const Value& value = line.values[column];
       Entry entry{short_number(value.mean), exact_number(value.mean), ranks.by_column[column][i]};
       if (has_interval(value)) entry.text += " ±" + two_digits((value.high - value.low) / 2);
       const std::string compared = compares ? off_text(off(grid, i, column)) : "";
       if (!compared.empty()) entry.text += " (" + compared + ")";
-      if (is_pivot && value.is_partial) entry.text += kPartialMark;
+      if (!is_marked && value.is_partial) entry.text += kPartialMark;
       entries.push_back(std::move(entry));
-      if (!with_interval[column]) continue;
-      entries.push_back({"", exact_number(value.low)});
-      entries.push_back({"", exact_number(value.high)});
+      if (with_interval[column]) {
+        entries.push_back({"", exact_number(value.low)});
+        entries.push_back({"", exact_number(value.high)});
+      }
+      if (with_count[column]) entries.push_back({"", fmt::format("{}", value.cells)});
     }
     for (size_t column = 0; compares && column < grid.columns.size(); ++column) {
       const Off found = off(grid, i, column);

@@ -67,6 +67,15 @@ Words split(const std::string& text) {
   return words;
 }
 
+void refuse_repeats(const Words& words, const char* option) {
+  std::set<std::string> seen;
+  for (const std::string& word : words) {
+    if (!seen.insert(word).second) {
+      throw Error(fmt::format("{}: '{}' stands there twice", option, word));
+    }
+  }
+}
+
 const Named& find_layout(const std::string& name) {
   if (name.empty()) return named_layouts().front();
   for (const Named& layout : named_layouts()) {
@@ -77,6 +86,7 @@ const Named& find_layout(const std::string& name) {
 }
 
 void check_dimensions(const store::Results& results, const Words& words, const char* option) {
+  refuse_repeats(words, option);
   const Words known = dimensions(results);
   for (const std::string& word : words) {
     if (contains(known, word)) continue;
@@ -87,6 +97,7 @@ void check_dimensions(const store::Results& results, const Words& words, const c
 }
 
 void check_metrics(const Words& words, const Words& measured) {
+  refuse_repeats(words, "--value");
   Words known;
   for (const metrics::MetricInfo& metric : metrics::catalog()) known.push_back(metric.name);
   for (const std::string& name : measured) {

@@ -115,44 +115,49 @@ void add_datasets(const store::Results& results, Words* lines) {
   }
 }
 
-/// Rows whose means are over less than their neighbours', and metrics without a number somewhere.
+/// "3 of 4 complete", "3 of 4 complete, 2 with a number".
+std::string share_text(const Value& value) {
+  std::string text = fmt::format("{} of {} complete", value.complete, value.planned);
+  if (value.numbers < value.complete) text += fmt::format(", {} with a number", value.numbers);
+  return text;
+}
+
+/// Values that are means over less than their neighbours.
 void add_partial(const Grid& grid, Words* lines) {
   Words partial;
   for (const Line& line : grid.lines) {
     for (size_t i = 0; i < grid.columns.size(); ++i) {
       const Value& value = line.values[i];
       if (!value.is_partial) continue;
-      const std::string place = grid.layout.cols.empty()
-                                    ? name_of(line)
-                                    : name_of(line) + ", " + join(grid.columns[i].keys, " / ");
-      add_once(&partial,
-               fmt::format("{} ({} of {} complete)", place, value.complete, value.planned));
+      std::string place = name_of(line);
+      if (!grid.layout.cols.empty()) {
+        place += ", " + join(grid.columns[i].keys, " / ");
+      } else if (!is_partial(line)) {
+        place += ", " + grid.columns[i].metric;
+      }
+      add_once(&partial, fmt::format("{} ({})", place, share_text(value)));
     }
   }
   if (!partial.empty()) {
     lines->push_back("† over fewer cells than other rows, not comparable: " + join(partial));
   }
+}
+
+/// Metrics that have no number in some complete cells of every row alike.
+void add_missing_numbers(const Grid& grid, Words* lines) {
   for (const std::string& metric : grid.layout.metrics) {
-    std::set<std::string> shares;
-    Words places;
-    size_t with_numbers = 0;
+    int64_t numbers = 0, complete = 0;
     for (const Line& line : grid.lines) {
-      int64_t numbers = 0, complete = 0;
       for (size_t i = 0; i < grid.columns.size(); ++i) {
-        if (grid.columns[i].metric != metric) continue;
-        numbers += line.values[i].numbers;
-        complete += line.values[i].complete;
+        const Value& value = line.values[i];
+        if (grid.columns[i].metric != metric || value.numbers == 0 || value.is_partial) continue;
+        numbers += value.numbers;
+        complete += value.complete;
       }
-      if (numbers == 0) continue;
-      ++with_numbers;
-      if (numbers == complete) continue;
-      shares.insert(fmt::format("{} of {}", numbers, complete));
-      places.push_back(fmt::format("{} ({} of {})", name_of(line), numbers, complete));
     }
-    if (places.empty()) continue;
-    const bool alike = shares.size() == 1 && places.size() == with_numbers;
-    lines->push_back(fmt::format("{}: mean over {} cells; the others have no value", metric,
-                                 alike ? *shares.begin() : few(places)));
+    if (numbers == complete) continue;
+    lines->push_back(fmt::format("{}: mean over {} of {} cells; the others have no value", metric,
+                                 numbers, complete));
   }
 }
 
@@ -187,6 +192,16 @@ void add_warnings(const store::Results& results, const Grid& grid, Notes* notes)
 }
 
 }  // namespace
+
+bool is_partial(const Line& line) {
+  bool has_numbers = false;
+  for (const Value& value : line.values) {
+    if (value.numbers == 0) continue;
+    if (!value.is_partial) return false;
+    has_numbers = true;
+  }
+  return has_numbers;
+}
 
 std::vector<std::string> incomplete_cells(const store::Results& results) {
   struct Group {
@@ -228,6 +243,7 @@ Notes make_notes(const store::Results& results, const Grid& grid) {
     notes.lines.push_back("differs between methods: " + line);
   }
   add_partial(grid, &notes.lines);
+  add_missing_numbers(grid, &notes.lines);
   add_warnings(results, grid, &notes);
   return notes;
 }

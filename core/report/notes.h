@@ -15,6 +15,9 @@ struct Notes {
 
 constexpr const char* kPartialMark = " †";
 
+/// Whether all of a line's means are over less than those of other lines.
+bool is_partial(const Line& line);
+
 Notes make_notes(const store::Results& results, const Grid& grid);
 
 /// A sentence for each state and reason of cells that are not complete: "2 cells failed: out of

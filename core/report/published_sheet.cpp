@@ -131,18 +131,18 @@ class Here {
   }
 
   double value(size_t line, const std::string& metric) const {
-    for (size_t i = 0; i < grid_.columns.size(); ++i) {
-      if (grid_.columns[i].metric == metric) return grid_.lines[line].values[i].mean;
-    }
-    return kNaN;
+    const Value* value = find_value(line, metric);
+    return value == nullptr ? kNaN : value->mean;
   }
 
   double half_interval(size_t line, const Measured& column) const {
-    for (size_t i = 0; i < grid_.columns.size() && column.over.empty(); ++i) {
-      const Value& value = grid_.lines[line].values[i];
-      if (grid_.columns[i].metric == column.metric) return (value.high - value.low) / 2;
-    }
-    return kNaN;
+    const Value* value = column.over.empty() ? find_value(line, column.metric) : nullptr;
+    return value == nullptr ? kNaN : (value->high - value->low) / 2;
+  }
+
+  bool is_partial(size_t line, const Measured& column) const {
+    const Value* value = find_value(line, column.metric);
+    return value != nullptr && value->is_partial;
   }
 
   /// Models of the captures, "synthetic keys" for the others.
@@ -173,6 +173,13 @@ class Here {
   }
 
  private:
+  const Value* find_value(size_t line, const std::string& metric) const {
+    for (size_t i = 0; i < grid_.columns.size(); ++i) {
+      if (grid_.columns[i].metric == metric) return &grid_.lines[line].values[i];
+    }
+    return nullptr;
+  }
+
   std::optional<size_t> line_with(const Words& keys) const {
     for (size_t i = 0; i < grid_.lines.size(); ++i) {
       if (grid_.lines[i].keys == keys) return i;
@@ -274,9 +281,12 @@ class SheetMaker {
               : Entry{"-", ""});
     }
     for (const Measured& column : here_.columns()) {
-      entries.push_back(line
-                            ? number(here_.value(*line, column), here_.half_interval(*line, column))
-                            : number(kNaN));
+      if (!line) {
+        entries.push_back(number(kNaN));
+        continue;
+      }
+      entries.push_back(number(here_.value(*line, column), here_.half_interval(*line, column)));
+      if (here_.is_partial(*line, column)) entries.back().text += kPartialMark;
     }
     if (shows_bits_) entries.push_back(printed(row ? row->bits : std::nullopt));
     if (shows_stored_) entries.push_back(printed(row ? row->stored_bits : std::nullopt));

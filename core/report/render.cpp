@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/names.h"
+#include "report/latex_text.h"
 #include "report/text_width.h"
 
 namespace kvlab::report {
@@ -100,43 +101,6 @@ std::string render_markdown(const Sheet& sheet, bool emphasis) {
   return text;
 }
 
-/// Letters that LaTeX reads as commands, and those that its fonts lack in text.
-std::string escape_latex(const std::string& text) {
-  static const std::pair<std::string, std::string> replacements[] = {
-      {"\\", "\\textbackslash{}"},
-      {"{", "\\{"},
-      {"}", "\\}"},
-      {"%", "\\%"},
-      {"&", "\\&"},
-      {"#", "\\#"},
-      {"$", "\\$"},
-      {"_", "\\_"},
-      {"^", "\\textasciicircum{}"},
-      {"~", "\\textasciitilde{}"},
-      {"<", "\\textless{}"},
-      {">", "\\textgreater{}"},
-      {"±", "$\\pm$"},
-      {"·", "$\\cdot$"},
-      {"×", "$\\times$"},
-      {"−", "$-$"},
-      {"†", "\\textdagger{}"},
-      {"…", "\\dots{}"},
-  };
-  std::string escaped;
-  for (size_t at = 0; at < text.size();) {
-    const auto found = std::find_if(
-        std::begin(replacements), std::end(replacements),
-        [&](const auto& one) { return text.compare(at, one.first.size(), one.first) == 0; });
-    if (found == std::end(replacements)) {
-      escaped += text[at++];
-    } else {
-      escaped += found->second;
-      at += found->first.size();
-    }
-  }
-  return escaped;
-}
-
 std::string render_latex(const Sheet& sheet, bool emphasis) {
   const std::vector<size_t> columns = columns_for(sheet, For::people);
   std::string text = "% \\usepackage{booktabs}\n";
@@ -146,7 +110,7 @@ std::string render_latex(const Sheet& sheet, bool emphasis) {
   Words heading;
   for (const size_t i : columns) {
     alignment += sheet.columns[i].is_text ? 'l' : 'r';
-    heading.push_back(escape_latex(sheet.columns[i].heading));
+    heading.push_back(latex_text(sheet.columns[i].heading));
   }
   text += "\\begin{tabular}{" + alignment + "}\n\\toprule\n" + join(heading, " & ") +
           " \\\\\n\\midrule\n";
@@ -154,7 +118,7 @@ std::string render_latex(const Sheet& sheet, bool emphasis) {
     Words words;
     for (const size_t i : columns) {
       // A lone dash stands for a missing value, a longer one in print.
-      const std::string word = line[i].text == "-" ? "--" : escape_latex(line[i].text);
+      const std::string word = line[i].text == "-" ? "--" : latex_text(line[i].text);
       const Rank rank = emphasis ? line[i].rank : Rank::none;
       words.push_back(rank == Rank::best     ? "\\textbf{" + word + "}"
                       : rank == Rank::second ? "\\underline{" + word + "}"

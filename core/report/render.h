@@ -17,8 +17,8 @@ void check_format(const std::string& format);
 /// second.
 ///  - text: aligned columns for a terminal; emphasis is bold and underline by escape codes;
 ///  - markdown: a GitHub-flavoured table; emphasis is ** and <u>;
-///  - latex: a tabular for the packages booktabs and, where notes hold such letters, inputenc;
-///    emphasis is \textbf and \underline; notes are comments;
+///  - latex: a tabular for the package booktabs; emphasis is \textbf and \underline; notes are
+///    comments;
 ///  - csv: RFC 4180 with \r\n line ends, full precision, an empty field where there is no value; no
 ///    title, notes or emphasis.
 std::string render(const Sheet& sheet, const std::string& format, bool emphasis);

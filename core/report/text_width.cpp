@@ -1,7 +1,6 @@
 #include "report/text_width.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <iterator>
 
 namespace kvlab::report {
@@ -25,7 +24,8 @@ bool within(const auto& ranges, uint32_t code) {
   });
 }
 
-/// The code point at `at`, which moves behind it. A byte that starts none counts as one.
+}  // namespace
+
 uint32_t next_code(std::string_view text, size_t* at) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(*at);
@@ -43,8 +43,6 @@ uint32_t next_code(std::string_view text, size_t* at) {
   *at = end;
   return code;
 }
-
-}  // namespace
 
 size_t display_width(std::string_view text) {
   size_t width = 0;

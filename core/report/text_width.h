@@ -1,9 +1,15 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace kvlab::report {
+
+/// The code point of UTF-8 text at `at`, which moves behind it. A byte that starts none counts as
+/// one.
+uint32_t next_code(std::string_view text, size_t* at);
 
 /// Columns that UTF-8 text takes on a terminal: combining marks take none, East Asian wide
 /// characters and emoji two.

@@ -246,11 +246,33 @@ def test_a_torn_part_is_told_and_left_alone(kvlab: Kvlab) -> None:
     assert not (parts / f"{cell}.h5").exists() or "torn" in outcome.err
 
 
-def test_a_table_does_not_replace_an_hdf5_file(kvlab: Kvlab, small: Path) -> None:
-    """A forgotten word must not cost the results."""
+@pytest.mark.parametrize(("name", "content"), [
+    ("small.h5", None), ("results.txt", None), ("small.yaml", b"schema: 1"), ("picture.png", b"\x89PNG"), ("LICENSE", b"MIT"),
+    ("binary.csv", b"\x7fELF\0")])
+def test_a_table_replaces_nothing_but_tables(kvlab: Kvlab, small: Path, name: str, content: bytes | None) -> None:
+    """A forgotten word must not cost the results, an experiment or a picture."""
     shutil.copy(small, kvlab.folder / "small.h5")
-    assert_one_sentence(kvlab.refused("table", "small.h5", "--out", "small.h5"), "small.h5", "HDF5")
-    assert (kvlab.folder / "small.h5").read_bytes() == small.read_bytes()
+    before = small.read_bytes() if content is None else content
+    (kvlab.folder / name).write_bytes(before)
+    assert_one_sentence(kvlab.refused("table", "small.h5", "--out", name), name, "give --out another name")
+    assert (kvlab.folder / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["t.txt", "t.md", "t.tex", "t.csv"])
+def test_a_table_of_before_is_replaced(kvlab: Kvlab, small: Path, name: str) -> None:
+    (kvlab.folder / name).write_text("a table of before, longer than the new one\n" * 1000, encoding="utf-8")
+    assert kvlab.ok("table", str(small), "--out", name).out == ""
+    assert (kvlab.folder / name).read_text("utf-8") == kvlab.ok("table", str(small)).out
+
+
+def test_a_table_makes_its_folder_and_goes_to_no_device(kvlab: Kvlab, small: Path) -> None:
+    """Its folder is made, as a run's; a bad command makes none."""
+    kvlab.refused("table", str(small), "--value", "wo_real", "--out", "none/t.md")
+    assert not (kvlab.folder / "none").exists()
+    kvlab.ok("table", str(small), "--out", "new/folder/t")
+    assert [path.name for path in (kvlab.folder / "new/folder").iterdir()] == ["t"]
+    assert_one_sentence(kvlab.refused("table", str(small), "--out", "/dev/null"), "/dev/null: expected a file", "device")
+    assert_one_sentence(kvlab.refused("table", str(small), "--out", "new"), "new: expected a file", "folder")
 
 
 def test_two_names_of_one_file_have_one_lock(kvlab: Kvlab) -> None:

@@ -63,10 +63,22 @@ label & wo\_rel & cells \\
 \midrule
 a\_b \& 50\% & \textbf{0.2500} & 1 \\
 U$\cdot$H & \underline{0.5000} & 1 \\
-c & -- & 1 \\
+c & -- & 0 \\
 \bottomrule
 \end{tabular}
 )") && ContainsSubstring("% backend: reference\n"));
+}
+
+TEST_CASE("A LaTeX table takes any label: arguments of a line end, and letters that OT1 lacks") {
+  ResultsMaker maker;
+  maker.add("[2pt] a", "x", 0, {{"wo_rel", 0.1}});
+  maker.add("*", "x", 0, {{"wo_rel", 0.2}});
+  maker.add("ρ ≤ 0.5|é–U+4E2D: 中", "x", 0, {{"wo_rel", 0.3}});
+  CHECK_THAT(
+      table(maker.results, {.format = "latex"}),
+      ContainsSubstring("\\midrule\n{[}2pt] a & ") && ContainsSubstring("\\\\\n{*} & ") &&
+          ContainsSubstring(
+              "$\\rho$ $\\leq$ 0.5\\textbar{}é--U+4E2D: \\texttt{U+4E2D} & "));
 }
 
 /// Standard deviation 0.0461, so an interval of 1.96 · 0.0461 / √16 = 0.0226 about each mean.
@@ -156,7 +168,7 @@ TEST_CASE("CSV is clean: full precision, empty fields, quoted text, no notes") {
   maker.add("a, \"b\"", "x", 0, {{"wo_rel", 0.1 + 0.2}});
   maker.add("c", "x", 0, {{"wo_rel", kNaN}});
   CHECK(table(maker.results, {.format = "csv"}) ==
-        "label,wo_rel,cells\r\n\"a, \"\"b\"\"\",0.30000000000000004,1\r\nc,,1\r\n");
+        "label,wo_rel,cells\r\n\"a, \"\"b\"\"\",0.30000000000000004,1\r\nc,,0\r\n");
 }
 
 TEST_CASE("The same results give the same bytes, and rows may lie in any order") {
@@ -181,13 +193,32 @@ TEST_CASE("D93: whatever is not complete is a dash") {
   }
 }
 
-TEST_CASE("A NaN is left out of a mean and the table says so") {
+TEST_CASE("A NaN is left out of a mean, does not count, and the table says so") {
   store::Results results = small_results();
   results.cells["cell0"].scalars["wo_rel"] = kNaN;
-  const std::string text = table(results, {});
+  const std::string text = table(results, {.emphasis = true});
   CHECK(text.find("nan") == std::string::npos);
-  CHECK_THAT(text, ContainsSubstring("kivi               3.250  0.2200      4\n"));
-  CHECK_THAT(text, ContainsSubstring("wo_rel: mean over kivi (3 of 4) cells; the others"));
+  CHECK_THAT(text, ContainsSubstring("0.2200 †      4\n"));
+  CHECK_THAT(text, ContainsSubstring("† over fewer cells than other rows, not comparable: kivi, "
+                                     "wo_rel (4 of 4 complete, 3 with a number)\n"));
+  CHECK_THAT(table(results, {.rows = "label", .cols = "layer"}),
+             ContainsSubstring("kivi    0.2200 †  0.2200      3\n"));
+  // A program has neither marks nor notes.
+  CHECK_THAT(table(results, {.value = "wo_rel", .format = "csv"}),
+             ContainsSubstring("label,wo_rel,wo_rel cells,cells\r\n") &&
+                 ContainsSubstring("kivi,0.22,3,3\r\n"));
+  // Alone in a file, it is no rival for the best: its mean is over the easier half.
+  results.cells["cell1"].scalars["wo_rel"] = results.cells["cell2"].scalars["wo_rel"] = 1e-9;
+  CHECK_THAT(table(results, {.value = "wo_rel", .emphasis = true}),
+             !ContainsSubstring("\033[1m0.0767"));
+}
+
+TEST_CASE("A metric that every row lacks in the same cells marks none") {
+  store::Results results = small_results();
+  for (const char* cell : {"cell0", "cell4"}) results.cells[cell].scalars["wo_rel"] = kNaN;
+  const std::string text = table(results, {});
+  CHECK(text.find("†") == std::string::npos);
+  CHECK_THAT(text, ContainsSubstring("wo_rel: mean over 6 of 8 cells; the others have no value"));
 }
 
 TEST_CASE("A row over fewer cells than the others is marked") {
@@ -308,6 +339,8 @@ TEST_CASE("Wrong names are errors with the nearest valid one") {
   CHECK_THAT(error_of(results, {.rows = "layer", .cols = "layer"}), ContainsSubstring("both"));
   CHECK_THAT(error_of(results, {.cols = "layer", .value = "wo_rel,bits_per_element"}),
              ContainsSubstring("shows one metric"));
+  CHECK(error_of(results, {.rows = "label,layer,label"}) == "--rows: 'label' stands there twice");
+  CHECK(error_of(results, {.value = "wo_rel,wo_rel"}) == "--value: 'wo_rel' stands there twice");
   CHECK_THAT(error_of({}, {}), ContainsSubstring("has no rows"));
 }
 
