@@ -21,6 +21,8 @@ IDENTITY = ("cell", "row", "status", "reason", "method", "label", "dataset", "te
             "backend", "warnings", "hist_tokens_key", "hist_tokens_value", "window_tokens_key", "window_tokens_value")
 # What says which cell a row of `heads` or `timings` belongs to.
 _WHOSE = ("cell", "label", "method", "dataset", "layer", "seed", "backend")
+# Attributes of a cell.
+_PROVENANCE = ("status", "reason", "started", "seconds", "code_version")
 # Metrics that are stored per query head; the other ones with a value a head are per KV head.
 _QUERY = ("logit_", "attn_", "out_")
 
@@ -63,6 +65,17 @@ class Results:
         names = [name for name in self.summary if name not in self.units and name not in IDENTITY]
         return [name for name in names if self.summary[name].nunique() > 1]
 
+    @cached_property
+    def passages(self) -> pd.Series:
+        """What each row of `summary` is a sample of: its dataset; synthetic data have a passage for each seed that draws
+        them."""
+        summary = self.summary
+        drawn = summary["seed_used"].astype(bool)
+        if drawn.any():
+            configs = self.configs()
+            drawn &= summary["cell"].map(lambda cell: (configs.get(cell, {}).get("dataset") or {}).get("source") == "synthetic")
+        return summary["dataset"].where(~drawn, summary["dataset"] + " seed " + summary["seed"].astype(str))
+
     def measured(self, metric: str) -> bool:
         """Whether any row has a number for this metric."""
         return metric in self.units and bool(self.summary[metric].notna().any())
@@ -93,14 +106,15 @@ class Results:
         """One row a cell: when, how long, by which code, on which machine and from which inputs."""
         def of(group: h5py.Group) -> dict[str, Any]:
             config = json.loads(_text(group["config"]))
-            row = {name: group.attrs.get(name) for name in ("status", "reason", "started", "seconds", "code_version")}
+            row = {name: group.attrs.get(name) for name in _PROVENANCE}
             for part in ("dataset", "calibration"):
                 for key in ("path", "sha256"):
                     row[f"{part}_{key}"] = (config.get(part) or {}).get(key)
             return row
 
         rows = self._open(lambda file: {cell: of(group) for cell, group in file["cells"].items()})
-        frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("cell").reset_index()
+        columns = [*_PROVENANCE, *(f"{part}_{key}" for part in ("dataset", "calibration") for key in ("path", "sha256"))]
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=None if rows else columns).rename_axis("cell").reset_index()
         machine = {name: value for name, value in self.run.items() if name not in frame}
         return frame.assign(**{name: machine[name] for name in sorted(machine)})
 
@@ -170,6 +184,8 @@ class Results:
                 return use(file)
         except OSError as error:
             raise Refused(f"{self.path}: not a readable HDF5 file ({error})") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise Refused(f"{self.path}: not a whole {SCHEMA} file ({error})") from None
 
 
 def _text(data: h5py.Dataset) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from kvlab_results import Refused, Results
 
 from kvplot import choice as ch
+from kvplot.figure import Panel
 
 NEEDS = "measure: [tokens], as experiments/token_errors.yaml"
 
@@ -50,6 +51,13 @@ def one_layer(made: list[Cell]) -> tuple[list[Cell], str]:
     same = [cell for cell in made if (cell.dataset, cell.layer) == (first.dataset, first.layer)]
     others = "" if len(same) == len(made) else ", --where layer=… or dataset=… names another"
     return same, f"{first.dataset}, layer {first.layer}{others}"
+
+
+def above_zero(results: Results, kind: str, panels: list[Panel]) -> list[Panel]:
+    """The panels, whose maps have logarithmic colours; refused where none has a value for them."""
+    if not any(np.isfinite(heat.z).any() for panel in panels for heat in panel.marks):
+        raise Refused(f"{results.path} holds no finite error above 0, which {kind} draws")
+    return panels
 
 
 def labels(made: list[Cell]) -> list[str]:

@@ -103,6 +103,21 @@ def pooled(found: pd.DataFrame, axes: Sequence[str] = ()) -> str:
     return f"mean over {', '.join(parts)}" if parts else ""
 
 
+def without(found: pd.DataFrame, *metrics: str) -> tuple[pd.DataFrame, str]:
+    """The rows that have a number for all of these metrics, and a sentence about the others."""
+    has = found[list(metrics)].notna().all(axis=1)
+    if has.all():
+        return found, ""
+    said = f"{(~has).sum()} of {len(has)} rows have no {' or '.join(metrics)} and are left out"
+    return found[has], listed(said, found.loc[~has, "label"].unique())
+
+
+def listed(said: str, names: Sequence[object]) -> str:
+    """"said: a, b, c and 4 more"; nothing of no names."""
+    shown = ", ".join(str(name) for name in names[:3])
+    return f"{said}: {shown}" + (f" and {len(names) - 3} more" if len(names) > 3 else "") if len(names) else ""
+
+
 def sentence(*parts: str) -> str:
     """The parts that are not empty, as a caption."""
     return "; ".join(part for part in parts if part)

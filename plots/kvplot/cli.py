@@ -8,8 +8,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +23,12 @@ from kvplot.choice import Choice, known
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: done; 2: the command or the file is wrong, and nothing was written."""
+    """0: done; 2: the command or the file is wrong, and nothing was written; 130: interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was begun is cleared away
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no UTF-8
+        warnings.formatwarning = lambda message, *_args, **_keys: f"kvplot: warning: {message}\n"
     try:
         if arguments[:1] == ["report"]:
             return _report(arguments[1:])
@@ -32,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as of `kvplot … | head -1`; the file is there by then
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        print(f"kvplot: {error.filename}: {error.strerror}", file=sys.stderr)
-        return 2
+    except KeyboardInterrupt:
+        print("kvplot: interrupted", file=sys.stderr)
+        return 130
 
 
 def _picture(arguments: list[str]) -> int:
@@ -42,10 +49,10 @@ def _picture(arguments: list[str]) -> int:
                                      epilog="kinds, and what a file must hold for them:\n" + _kinds())
     parser.add_argument("file", metavar="FILE.h5", help="a kvlab.results file")
     parser.add_argument("--kind", required=True, help="what is drawn, see below")
-    parser.add_argument("--out", metavar="F", type=Path, help="a .png, .svg or .pdf, by default KIND.png")
+    parser.add_argument("--out", metavar="F", type=Path, help="a .png, .svg or .pdf, by default KIND.png; its folder is made")
     parser.add_argument("--width", choices=("column", "text"), default="column", help="of a paper with two columns")
     parser.add_argument("--value", metavar="METRIC", help="the metric that is drawn")
-    parser.add_argument("--x", metavar="NAME", help="what it is drawn against: a metric, for heat a sweep's axis")
+    parser.add_argument("--x", metavar="NAME", help="what it is drawn against: a metric; for heat a sweep's axis, for means any column")
     parser.add_argument("--only", metavar="LABEL", action="append", default=[], help="these labels alone")
     parser.add_argument("--where", metavar="COLUMN=VALUE", action="append", default=[], help="these rows alone")
     parser.add_argument("--side", choices=("key", "value"), default="key", help="for errors and norms by token")
@@ -90,18 +97,22 @@ def _report(arguments: list[str]) -> int:
 def _check(out: Path, *suffixes: str) -> None:
     if out.suffix not in suffixes:
         raise Refused(f"{out}: expected a name that ends in {' or '.join(suffixes)}")
-    if not out.parent.is_dir():
-        raise Refused(f"{out}: there is no folder {out.parent}")
+    if out.is_dir():
+        raise Refused(f"{out}: expected a file to write, found a folder")
 
 
 def _write(out: Path, content: bytes) -> None:
-    """In one step, so that no half picture is left behind."""
+    """In one step, so that no half picture is left behind. Its folder is made, as kvlab makes those of its files."""
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         part.write_bytes(content)
         part.replace(out)
+    except OSError as error:
+        raise Refused(f"{out}: cannot be written: {error.strerror}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # where its folder is none
+            part.unlink(missing_ok=True)
 
 
 def _kinds() -> str:

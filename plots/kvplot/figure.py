@@ -13,6 +13,7 @@ class Axis:
     label: str
     log: bool = False
     ticks: Sequence[float] | None = None  # where a log axis has its numbers; None: where the renderer likes them
+    names: Sequence[str] | None = None  # of the places 0, 1, … of an axis of names
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Series:
     line: str = "solid"  # solid | dashed | steps | none
     markers: bool = True
     hover: Sequence[str] | None = None  # a text a point
+    ends: tuple[Sequence[float], Sequence[float]] | None = None  # of intervals, NaN where there is none
+    along: str = "y"  # the axis of the intervals
     legend: bool = True
 
 

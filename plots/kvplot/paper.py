@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import math
-import textwrap
+import re
 from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
+from matplotlib.axis import Axis as CanvasAxis
 from matplotlib.figure import Figure as Canvas
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from kvlab_results import Refused
 from kvplot import palette
 from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
 
@@ -21,13 +25,16 @@ WIDTHS = {"column": 3.35, "text": 7.0}  # inches, of one column and of both
 
 # Fonts come inside matplotlib, so that every machine draws the same; STIX goes with the papers' Times.
 _STYLE = {
-    "font.family": "STIXGeneral", "mathtext.fontset": "stix", "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8,
+    "font.family": ["STIXGeneral", "DejaVu Sans"], "mathtext.fontset": "stix", "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8,
     "xtick.labelsize": 7, "ytick.labelsize": 7, "legend.fontsize": 7, "axes.linewidth": 0.6, "lines.linewidth": 1.0,
     "lines.markersize": 4.5, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4,
     "ytick.minor.width": 0.4, "axes.grid": False, "legend.frameon": False, "pdf.fonttype": 42, "svg.fonttype": "path",
     "svg.hashsalt": "kvlab", "savefig.dpi": 300, "axes.axisbelow": True, "path.simplify": True,
 }
 _LINE = 0.14  # inches of a line of a legend
+_SIGN = 0.35  # inches of a legend's sign and the space around it
+_ROW, _MOST_ROWS = 0.15, 60  # inches of a name in a list of names, and names of a page
+_MOST_NAMES = 150  # in a legend
 _LINES = {"solid": "-", "dashed": (0, (3, 2)), "steps": "-", "none": ""}
 # What would tell one run from another.
 _NO_DATES = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None,
@@ -44,16 +51,19 @@ def draw(figure: Figure, suffix: str, width: str = "column") -> bytes:
 
 
 def _canvas(figure: Figure, width: float) -> Canvas:
+    rows = max(len(panel.y.names or ()) for panel in figure.panels)
+    if rows > _MOST_ROWS:
+        raise Refused(f"{rows} rows of names are more than the {_MOST_ROWS} that a page holds; --only chooses labels")
     columns = _columns(figure, width > 5)
     lines = math.ceil(len(figure.panels) / columns)
-    names = _legend(figure)
+    names = _legend(figure, width)
     beside = width > 5 and len(names) > 8 and columns == 1
-    room = 0.4 + 0.055 * max(map(len, names), default=1)  # inches of a name and its sign
+    room = _SIGN + max((_width(name, mpl.rcParams["legend.fontsize"]) for name in names), default=0)  # inches of an entry
     legend_columns = _columns_beside(len(names), lines * figure.height, width, room) if beside else max(
         1, min(len(names), int(width / room)))
     legend_height = _LINE * math.ceil(len(names) / legend_columns) if names else 0.0
     panel = width - legend_columns * room if beside else width / columns
-    height = lines * panel * figure.height
+    height = lines * (0.2 + _ROW * rows if rows else panel * figure.height)
     height = (max(height, legend_height) if beside else height + legend_height) + 0.1
     canvas = Canvas(figsize=(width, height), layout="constrained")
     canvas.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.03, hspace=0.03)
@@ -61,8 +71,8 @@ def _canvas(figure: Figure, width: float) -> Canvas:
     norm = _norm(figure)
     for place, panel_axes in enumerate(axes):
         if place < len(figure.panels):
-            _panel(panel_axes, figure.panels[place], norm, panel)
-            _label(panel_axes, figure, place, columns, panel * figure.height)
+            _panel(panel_axes, figure.panels[place], norm)
+            _label(panel_axes, figure, place, columns)
         else:
             panel_axes.set_axis_off()
     if norm is not None:
@@ -74,7 +84,87 @@ def _canvas(figure: Figure, width: float) -> Canvas:
     if names:
         canvas.legend(names.values(), names.keys(), loc="outside right center" if beside else "outside lower center",
                       ncols=legend_columns, handlelength=1.6, columnspacing=1.0, labelspacing=0.3, handletextpad=0.4)
+    # What fits is known only when all is in its place, and then moves it.
+    for _ in range(2):
+        canvas.draw_without_rendering()
+        for panel_axes, drawn in zip(axes, figure.panels, strict=False):
+            _break_lines(panel_axes, drawn)
+    canvas.draw_without_rendering()
+    for panel_axes in canvas.axes:
+        _thin(panel_axes.xaxis)
+        _thin(panel_axes.yaxis)
     return canvas
+
+
+def _break_lines(axes: Axes, panel: Panel) -> None:
+    """Title and label of a panel, no longer than it is."""
+    width, height = axes.get_window_extent().size / axes.figure.dpi
+    axes.set_title(_wrap(_name(panel.title), width, mpl.rcParams["axes.titlesize"]), linespacing=1.0)
+    if axes.get_ylabel():
+        axes.set_ylabel(_math(_wrap(panel.y.label, height, mpl.rcParams["axes.labelsize"])), linespacing=1.0)
+
+
+def _thin(axis: CanvasAxis) -> None:
+    """Takes the numbers from ticks where they would run into each other. The ticks stay, but for those of a map."""
+    low, high = sorted(axis.get_view_interval())
+    labels = [label for label in axis.get_majorticklabels() if label.get_text() and low <= _place(axis, label) <= high]
+    labels.sort(key=lambda label: _place(axis, label))
+    way = 0 if axis.axis_name == "x" else 1
+    spans = [tuple(label.get_window_extent().get_points()[:, way]) for label in labels]
+    if axis.get_inverted():
+        spans = [(-end, -begin) for begin, end in spans]
+    kept = set(_apart(spans, axis.get_figure().dpi / 40))
+    if len(kept) < len(labels):
+        shown = [(_place(axis, label), label.get_text() if i in kept else "") for i, label in enumerate(labels)
+                 if i in kept or not axis.axes.images]
+        axis.set_ticks([place for place, _ in shown], [text for _, text in shown])
+
+
+def _place(axis: CanvasAxis, label: mpl.text.Text) -> float:
+    return label.get_position()[0 if axis.axis_name == "x" else 1]
+
+
+def _apart(spans: Sequence[tuple[float, float]], gap: float) -> list[int]:
+    """The spans, which ascend, that may stay without touching: every so-manieth where they are evenly spaced, else as many
+    as fit, the first and last among them."""
+    def fit(chosen: Sequence[int]) -> bool:
+        return all(spans[b][0] - spans[a][1] >= gap for a, b in zip(chosen, chosen[1:], strict=False))
+
+    every = range(len(spans))
+    if len(spans) < 2 or fit(every):
+        return list(every)
+    middles = np.mean(spans, axis=1)
+    if np.ptp(np.diff(middles)) < gap:
+        return list(next(every[::step] for step in range(2, len(spans) + 1) if fit(every[::step])))
+    kept = [0]
+    for place in every[1:]:
+        if fit([kept[-1], place]):
+            kept.append(place)
+    last = len(spans) - 1
+    while kept[-1] != last and kept[1:] and not fit([kept[-1], last]):
+        kept.pop()
+    return kept + [last] * (kept[-1] != last and fit([kept[-1], last]))
+
+
+def _width(text: str, size: float) -> float:
+    """Inches of a text."""
+    return text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0] / 72
+
+
+def _wrap(text: str, inches: float, size: float) -> str:
+    """Lines no longer than this, broken at spaces and behind `_`, `,` and `-`, else anywhere."""
+    most = max(1, int(inches / _width("n", size)))
+    lines = [""]
+    for word in re.findall(rf"W_O|[^\s_,-]{{1,{most}}}[_,-]*|[_,-]+|\s+", text):
+        if lines[-1] and _width(lines[-1] + word.rstrip(), size) > inches:
+            lines.append("")
+        lines[-1] += word if lines[-1] else word.lstrip()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _name(text: str) -> str:
+    """A name of a file's as a text of a picture: in one line, and never mathematics."""
+    return " ".join(text.split()).replace("$", r"\$")
 
 
 def _columns_beside(names: int, ratio: float, width: float, room: float) -> int:
@@ -93,24 +183,23 @@ def _columns(figure: Figure, wide: bool) -> int:
     return min(figure.columns if wide else min(figure.columns, 2), count)
 
 
-def _label(axes: Axes, figure: Figure, place: int, columns: int, height: float) -> None:
+def _label(axes: Axes, figure: Figure, place: int, columns: int) -> None:
     """What all panels share stands at the left and at the lowest ones only."""
     panel = figure.panels[place]
     if place + columns >= len(figure.panels) or len({other.x.label for other in figure.panels}) > 1:
         axes.set_xlabel(_math(panel.x.label))
     if place % columns == 0 or len({other.y.label for other in figure.panels}) > 1:
-        axes.set_ylabel(_math("\n".join(textwrap.wrap(panel.y.label, int(height * 15)))))
+        axes.set_ylabel(_math(panel.y.label))
 
 
 def _math(label: str) -> str:
     return label.replace("W_O", "$W_O$")
 
 
-def _panel(axes: Axes, panel: Panel, norm: Normalize | None, width: float) -> None:
-    axes.set_title("\n".join(textwrap.wrap(panel.title, int(width * 13))))
+def _panel(axes: Axes, panel: Panel, norm: Normalize | None) -> None:
     for mark in panel.marks:
         if isinstance(mark, Heat):
-            _heat(axes, mark, norm, width)
+            _heat(axes, mark, norm)
         elif isinstance(mark, Boxes):
             _boxes(axes, mark)
         else:
@@ -122,6 +211,9 @@ def _panel(axes: Axes, panel: Panel, norm: Normalize | None, width: float) -> No
 
 
 def _scale(axes: Axes, which: str, axis: Axis) -> None:
+    if axis.names is not None:
+        getattr(axes, f"set_{which}ticks")(range(len(axis.names)), [_entry(name, 2.0) for name in axis.names])
+        getattr(axes, f"set_{which}lim")(-0.6, len(axis.names) - 0.4)
     if not axis.log:
         return
     getattr(axes, f"set_{which}scale")("log")
@@ -143,6 +235,9 @@ def _plain_numbers(scale, low: float, high: float) -> None:
 
 
 def _series(axes: Axes, series: Series) -> None:
+    if series.ends is not None:
+        lines = axes.vlines if series.along == "y" else axes.hlines
+        lines(series.x if series.along == "y" else series.y, *series.ends, color=palette.colour(series.style), linewidth=0.8)
     axes.plot(series.x, series.y, label=series.name, color=palette.colour(series.style), linestyle=_LINES[series.line],
               marker=palette.marker(series.style)[0] if series.markers else None, fillstyle=_fill(series),
               drawstyle="steps-post" if series.line == "steps" else "default",
@@ -153,11 +248,11 @@ def _fill(series: Series) -> str:
     return "none" if palette.hollow(series.style) else "full"
 
 
-def _heat(axes: Axes, heat: Heat, norm: Normalize | None, width: float) -> None:
+def _heat(axes: Axes, heat: Heat, norm: Normalize | None) -> None:
     assert norm is not None
     axes.imshow(np.ma.masked_invalid(heat.z), cmap=palette.MAP, norm=norm, aspect="auto", interpolation="nearest")
-    _labels(axes.set_xticks, heat.columns, int(width * 3.2))
-    _labels(axes.set_yticks, heat.rows, 8)
+    axes.set_xticks(*_places(heat.columns))
+    axes.set_yticks(*_places(heat.rows))
     if not heat.numbers:
         return
     for (row, column), value in np.ndenumerate(heat.z):
@@ -166,11 +261,10 @@ def _heat(axes: Axes, heat: Heat, norm: Normalize | None, width: float) -> None:
             axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=6, color="white" if dark else "black")
 
 
-def _labels(set_ticks, names: Sequence[str], room: int) -> None:
-    """All names where they have room, else every so-manieth."""
-    step = math.ceil(len(names) / max(room, 2))
-    places = range(0, len(names), step)
-    set_ticks(list(places), [names[place] for place in places])
+def _places(names: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Ticks of a map: few enough to be measured, where it has hundreds of rows."""
+    places = range(0, len(names), -(-len(names) // 32))
+    return list(places), [_name(names[place]) for place in places]
 
 
 def _boxes(axes: Axes, boxes: Boxes) -> None:
@@ -185,21 +279,35 @@ def _boxes(axes: Axes, boxes: Boxes) -> None:
 
 def _norm(figure: Figure) -> Normalize | None:
     """The one colour scale of all maps."""
-    maps = [mark.z[~np.isnan(mark.z)] for panel in figure.panels for mark in panel.marks if isinstance(mark, Heat)]
+    maps = [mark.z[np.isfinite(mark.z)] for panel in figure.panels for mark in panel.marks if isinstance(mark, Heat)]
     values = np.concatenate(maps) if maps else np.empty(0)
     if not values.size:
         return None
     return (LogNorm if figure.colour.log else Normalize)(values.min(), values.max() if values.max() > values.min() else None)
 
 
-def _legend(figure: Figure) -> dict[str, object]:
+def _legend(figure: Figure, width: float) -> dict[str, object]:
     """Name to handle, each once over all panels."""
     handles: dict[str, object] = {}
-    for series in (mark for panel in figure.panels for mark in panel.marks if isinstance(mark, Series) and mark.legend):
-        handles.setdefault(series.name, mpl.lines.Line2D(
+    named = {mark.name: mark for panel in figure.panels for mark in panel.marks if isinstance(mark, Series) and mark.legend}
+    if len(named) > _MOST_NAMES:
+        raise Refused(f"{len(named)} names are more than the {_MOST_NAMES} that a legend holds; --only chooses labels")
+    for name, series in named.items():
+        handles.setdefault(_entry(name, width), mpl.lines.Line2D(
             [], [], color=palette.colour(series.style), linestyle=_LINES[series.line],
             marker=palette.marker(series.style)[0] if series.markers else None, fillstyle=_fill(series)))
     return handles
+
+
+def _entry(name: str, width: float) -> str:
+    """A name as a legend has it: cut in the middle where it would be wider than the picture, and never hidden, as matplotlib
+    hides what starts with a line below."""
+    text, size = " ".join(name.split()), mpl.rcParams["legend.fontsize"]
+    kept = len(text)
+    while _width(text, size) > width - _SIGN - 0.1:
+        kept = kept * 9 // 10
+        text = f"{text[:kept // 2]}…{text[len(text) - kept // 2:]}"
+    return " " * text.startswith("_") + _name(text)
 
 
 def plain(number: float) -> str:

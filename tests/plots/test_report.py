@@ -46,7 +46,7 @@ def filtered(browser: Browser, name: str, text: str) -> int:
     """Types a filter; the number of rows that are left."""
     browser.run(f"{{ const input = {table(name)}.querySelector('input[type=search]'); input.value = {json.dumps(text)};"
                 " input.dispatchEvent(new Event('input')); }")
-    return browser.run(f"{table(name)}.querySelectorAll('tbody tr').length")
+    return browser.run(f"{table(name)}.querySelectorAll('tbody tr:has(td:not(.nothing))').length")
 
 
 def place_of(browser: Browser, name: str, label: str) -> int:
@@ -114,7 +114,31 @@ def test_filters(opened: Browser, swept: Results) -> None:
     assert filtered(opened, "rows", "label=kivi group=32") == ((rows["label"] == "kivi") & (rows["group"] == 32)).sum()
     assert filtered(opened, "rows", "wo_rel<0.5 -bf16") == ((rows["wo_rel"] < 0.5) & (rows["label"] != "bf16")).sum()
     assert filtered(opened, "rows", "status=unsupported") == (rows["status"] == "unsupported").sum() > 0
-    assert filtered(opened, "rows", "no such words") == 0
+    left = filtered(opened, "rows", "kivi")
+    # All words hold, and quotes make one of several.
+    assert filtered(opened, "rows", "kivi group=32") < left and filtered(opened, "rows", 'kivi status="complete"') <= left
+    assert filtered(opened, "rows", "kivi oscar_ots") == 0
+
+
+def test_a_filter_that_leaves_nothing_says_so_and_is_cleared(opened: Browser, swept: Results) -> None:
+    count = len(swept.summary)
+    said = f"{table('rows')}.querySelector('tbody').textContent"
+    clear = f"{table('rows')}.querySelector('button.clear')"
+    assert filtered(opened, "rows", "") == count and opened.run(f"{clear}.hidden")
+    filtered(opened, "rows", "no such words")
+    assert opened.run(said) == f"0 of {count} rows: in none of them all words hold."
+    assert opened.run(f"{table('rows')}.querySelector('.pages').textContent") == f"0 of {count} rows"
+    filtered(opened, "rows", "kivi laber=kivi groop<3")
+    assert opened.run(said) == f"0 of {count} rows: there is no column laber, groop."
+    # Its row opens nothing, and the keyboard clears: Tab from the words to the button.
+    opened.run(f"{table('rows')}.querySelector('tbody tr').click()")
+    assert not opened.run("document.getElementById('cell').open")
+    opened.run(f"{table('rows')}.querySelector('input[type=search]').focus()")
+    opened.press("Tab")
+    assert opened.run(f"document.activeElement === {clear}")
+    opened.press("Enter")
+    assert opened.run(f"{table('rows')}.querySelectorAll('tbody tr').length") == count
+    assert opened.run("document.activeElement.type") == "search" and opened.run(f"{clear}.hidden")
 
 
 def test_numbers_are_those_of_the_file(opened: Browser, swept: Results) -> None:

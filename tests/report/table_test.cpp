@@ -74,11 +74,9 @@ TEST_CASE("A LaTeX table takes any label: arguments of a line end, and letters t
   maker.add("[2pt] a", "x", 0, {{"wo_rel", 0.1}});
   maker.add("*", "x", 0, {{"wo_rel", 0.2}});
   maker.add("ρ ≤ 0.5|é–U+4E2D: 中", "x", 0, {{"wo_rel", 0.3}});
-  CHECK_THAT(
-      table(maker.results, {.format = "latex"}),
-      ContainsSubstring("\\midrule\n{[}2pt] a & ") && ContainsSubstring("\\\\\n{*} & ") &&
-          ContainsSubstring(
-              "$\\rho$ $\\leq$ 0.5\\textbar{}é--U+4E2D: \\texttt{U+4E2D} & "));
+  CHECK_THAT(table(maker.results, {.format = "latex"}),
+             ContainsSubstring("\\midrule\n{[}2pt] a & ") && ContainsSubstring("\\\\\n{*} & ") &&
+                 ContainsSubstring("$\\rho$ $\\leq$ 0.5\\textbar{}é--U+4E2D: \\texttt{U+4E2D} & "));
 }
 
 /// Standard deviation 0.0461, so an interval of 1.96 · 0.0461 / √16 = 0.0226 about each mean.

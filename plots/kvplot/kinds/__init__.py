@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from kvplot.kinds import batch, channels, cumulative, heads, heat, latency, norms, pareto, pareto_time, position, tokens
+from kvplot.kinds import batch, channels, cumulative, heads, heat, latency, means, norms, pareto, pareto_time, position, tokens
 
 ALL: dict[str, ModuleType] = {
     module.KIND: module
-    for module in (pareto, pareto_time, heat, heads, norms, channels, tokens, latency, batch, position, cumulative)}
+    for module in (pareto, pareto_time, means, heat, heads, norms, channels, tokens, latency, batch, position, cumulative)}

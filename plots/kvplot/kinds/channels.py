@@ -29,6 +29,7 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
         begin = np.flatnonzero(~np.isnan(cell.arrays[f"{choice.side[0]}_se"][0, 0]))[0]
         panels.append(Panel(Axis("token"), Axis("channel of each head"),
                             [Heat([str(begin + BLOCK * b) for b in range(blocks)],
-                                  [f"{h}:{c}" for h in range(heads) for c in range(size)], np.where(z > 0, z, np.nan))], label))
-    return Figure(KIND, TITLE, panels, ch.sentence(where, point, left_out, f"blocks of {BLOCK} tokens"), columns=3, height=1.0,
+                                  [f"{h}:{c}" for h in range(heads) for c in range(size)], np.where((z > 0) & np.isfinite(z), z, np.nan))], label))
+    return Figure(KIND, TITLE, by_token.above_zero(results, KIND, panels),
+                  ch.sentence(where, point, left_out, f"blocks of {BLOCK} tokens"), columns=3, height=1.0,
                   colour=Axis(f"squared error of {choice.side}s", log=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from kvlab_results import Refused, Results
 
 from kvplot import choice as ch
@@ -21,7 +22,9 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     if heads.empty:
         raise Refused(f"{results.path}: no cell holds {value} by head; measure: [attention] makes {', '.join(BY_HEAD[:2])}, "
                       f"[error] {BY_HEAD[2]}")
-    heads = heads[heads["value"] > 0]
+    heads = heads[(heads["value"] > 0) & np.isfinite(heads["value"])]
+    if heads.empty:
+        raise Refused(f"{results.path}: no head has a finite {value} above 0, which {KIND} draws")
     labels, left_out = ch.at_most([label for label in ch.in_order(found) if label in set(heads["label"])])
     heads = heads[heads["label"].isin(labels)]
     layers, places = sorted(heads["layer"].unique()), sorted(heads["head"].unique())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from kvlab_results import Refused, Results
 
 from kvplot import choice as ch
@@ -20,8 +21,10 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
         if axis not in results.axes:
             raise Refused(f"{results.path}: no sweep varies {axis}, which {KIND} draws (swept: {', '.join(results.axes) or 'nothing'}); "
                           "experiments/sweeps/group_window.yaml varies group and window.recent")
-    found = ch.rows(results, choice)
-    found = found[found[value] > 0]
+    found, without = ch.without(ch.rows(results, choice), value)
+    found = found[(found[value] > 0) & np.isfinite(found[value])]
+    if found.empty:
+        raise Refused(f"{results.path}: no row has a finite {value} above 0, which {KIND} draws")
     labels, left_out = ch.at_most(ch.in_order(found))
     found = found[found["label"].isin(labels)]
     across, down = sorted(found[columns].unique()), sorted(found[rows].unique(), reverse=True)
@@ -31,5 +34,5 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
                     [Heat([f"{g:g}" for g in across], [f"{r:g}" for r in down],
                           means.loc[label].reindex(index=down, columns=across).to_numpy(), numbers=True)], label)
               for label in labels]
-    return Figure(KIND, TITLE, panels, ch.sentence(ch.pooled(found, others), left_out, "empty: the method cannot take this point"),
+    return Figure(KIND, TITLE, panels, ch.sentence(ch.pooled(found, others), left_out, without, "empty: no number at this point"),
                   columns=3, height=0.8, colour=Axis(ch.name_of(value, results), log=True))

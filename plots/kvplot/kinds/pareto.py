@@ -24,22 +24,24 @@ def against(results: Results, choice: ch.Choice, x: str, kind: str, title: str) 
     y = ch.metric(results, choice.value, ch.ERRORS, "the error that this kind draws",
                   "measure: [attention] makes wo_rel, out_rel and attn_kl, [error] k_nmse")
     ch.apart(x, y, kind)
-    found = ch.rows(results, choice)
-    found = found[found[x].notna() & found[y].notna()]
+    found, left_out = ch.without(ch.rows(results, choice), x, y)
     points = found.groupby(["label", *results.axes], sort=False, dropna=False)[[x, y]].mean().reset_index()
+    endless = points[~np.isfinite(points[[x, y]]).all(axis=1)]
+    points = points.drop(endless.index)
     exact = points[points[y] <= 0]
     points = points[points[y] > 0]  # the axis is logarithmic
     if points.empty:
-        raise Refused(f"{results.path}: no row has both {x} and a {y} above 0, which {kind} draws")
+        raise Refused(f"{results.path}: no row has both {x} and a finite {y} above 0, which {kind} draws")
     styles = ch.styles(results)
     marks = [_front(points, x, y)]
     for label in [name for name in styles if name in set(points["label"])]:
         mine = points[points["label"] == label]
         hover = [f"{label}{_point(row, results.axes)}" for _, row in mine.iterrows()]
         marks.append(Series(label, list(mine[x]), list(mine[y]), styles[label], line="none", hover=hover))
-    no_error = f"without error, not drawn: {', '.join(exact['label'].unique())}" if len(exact) else ""
+    no_error = ch.listed("without error, not drawn", exact["label"].unique())
+    infinite = ch.listed("infinite, not drawn", endless["label"].unique())
     panel = Panel(Axis(ch.name_of(x, results), log=x.endswith("_us")), Axis(ch.name_of(y, results), log=True), marks)
-    return Figure(kind, title, [panel], ch.sentence(ch.pooled(found), "lower left is better", no_error))
+    return Figure(kind, title, [panel], ch.sentence(ch.pooled(found), "lower left is better", no_error, infinite, left_out))
 
 
 def _front(points: pd.DataFrame, x: str, y: str) -> Series:

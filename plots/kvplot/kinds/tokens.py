@@ -27,14 +27,15 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     panels = []
     for label in labels:
         mine = [cell for cell in cells if cell.label == label]
-        z = [_stretches(cell.arrays[f"{side}_se"] / cell.arrays[f"{side}_norm"] ** 2, stretch) for cell in mine]
+        with np.errstate(divide="ignore", invalid="ignore"):  # a token of norm zero has no relative error
+            z = [_stretches(cell.arrays[f"{side}_se"] / cell.arrays[f"{side}_norm"] ** 2, stretch) for cell in mine]
         names = [f"{cell.layer}:{head}" for cell, part in zip(mine, z, strict=True) for head in range(len(part))]
         joined = np.concatenate(z)
         panels.append(Panel(Axis("token"), Axis("layer and KV head"),
                             [Heat([str(stretch * i) for i in range(joined.shape[1])], names,
-                                  np.where(joined > 0, joined, np.nan))], label))
+                                  np.where((joined > 0) & np.isfinite(joined), joined, np.nan))], label))
     means = f"means of {stretch} tokens" if stretch > 1 else ""
-    return Figure(KIND, TITLE, panels, ch.sentence(cells[0].dataset, point, left_out, means),
+    return Figure(KIND, TITLE, by_token.above_zero(results, KIND, panels), ch.sentence(cells[0].dataset, point, left_out, means),
                   columns=1, height=0.3, colour=Axis(f"‖error‖² / ‖{side}‖²", log=True))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +14,19 @@ from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
 from kvplot.report.numbers import rounded
 
 PANEL = 340  # pixels, the least height of a panel
+_ROW = 20  # pixels of a name in a list of names
 _LEGEND_LINE, _LEGEND_COLUMNS = 22, 4  # pixels of a line of the legend, and names in it at least
+_MOST_NAMES = 150  # in a legend; a point says its name anyway
 _DASHES = {"solid": "solid", "dashed": "dash", "steps": "solid", "none": "solid"}
 
 
 def chart(figure: Figure) -> dict[str, Any]:
     columns = min(figure.columns, 2, len(figure.panels))
     lines = math.ceil(len(figure.panels) / columns)
-    panel_height = max(200, PANEL * min(1.0, figure.height * 1.4))
+    rows = max(len(panel.y.names or ()) for panel in figure.panels)
+    panel_height = 60 + _ROW * rows if rows else max(200, PANEL * min(1.0, figure.height * 1.4))
     names = {mark.name for panel in figure.panels for mark in panel.marks if isinstance(mark, Series) and mark.legend}
-    legend_lines = math.ceil(len(names) / _LEGEND_COLUMNS)
+    legend_lines = math.ceil(len(names) / _LEGEND_COLUMNS) if len(names) <= _MOST_NAMES else 0
     layout: dict[str, Any] = {
         "grid": {"rows": lines, "columns": columns, "pattern": "independent", "ygap": 0.35 if lines > 1 else 0.1, "xgap": 0.2},
         "height": round(lines * panel_height + 120 + _LEGEND_LINE * legend_lines), "annotations": [], "margin": {"l": 60, "r": 20, "t": 40, "b": 60},
@@ -35,13 +40,13 @@ def chart(figure: Figure) -> dict[str, Any]:
         for mark in panel.marks:
             trace = _trace(mark, figure.colour.log)
             if isinstance(mark, Series):
-                trace["showlegend"] = mark.legend and mark.name not in named
+                trace["showlegend"] = mark.legend and mark.name not in named and legend_lines > 0
                 named.add(mark.name)
             data.append(trace | {"xaxis": f"x{at}", "yaxis": f"y{at}"})
         layout[f"xaxis{at}"] = _axis(panel.x, panel)
         layout[f"yaxis{at}"] = _axis(panel.y, panel) | ({"autorange": "reversed"} if _is_map(panel) else {})
         if panel.title:
-            layout["annotations"].append({"text": panel.title, "xref": f"x{at} domain", "yref": f"y{at} domain", "x": 0.5,
+            layout["annotations"].append({"text": _text(panel.title), "xref": f"x{at} domain", "yref": f"y{at} domain", "x": 0.5,
                                           "y": 1, "yanchor": "bottom", "showarrow": False})
     if any(_is_map(panel) for panel in figure.panels):
         layout["coloraxis"] = _colours(figure)
@@ -54,7 +59,7 @@ def _is_map(panel: Panel) -> bool:
 
 def _trace(mark: Series | Heat | Boxes, log: bool) -> dict[str, Any]:
     if isinstance(mark, Heat):
-        return {"type": "heatmap", "x": list(mark.columns), "y": list(mark.rows), "coloraxis": "coloraxis",
+        return {"type": "heatmap", "x": _texts(mark.columns), "y": _texts(mark.rows), "coloraxis": "coloraxis",
                 "z": _numbers(np.log10(mark.z) if log else mark.z), "customdata": _numbers(mark.z),
                 "hovertemplate": "%{x}, %{y}: %{customdata:.4~g}<extra></extra>"}
     if isinstance(mark, Boxes):
@@ -63,16 +68,20 @@ def _trace(mark: Series | Heat | Boxes, log: bool) -> dict[str, Any]:
                 "marker": {"color": palette.COLOURS[0]}, "line": {"width": 1}, "showlegend": False, "name": ""}
     colour = palette.colour(mark.style)
     mode = "+".join(word for word, wanted in (("lines", mark.line != "none"), ("markers", mark.markers)) if wanted)
-    trace = {"type": "scatter", "name": mark.name, "mode": mode,
+    trace = {"type": "scatter", "name": _text(mark.name), "mode": mode,
              "x": _numbers(mark.x) or [None], "y": _numbers(mark.y) or [None],  # without a place there is no legend
              "line": {"color": colour, "width": 1.5, "dash": _DASHES[mark.line],
                       "shape": "hv" if mark.line == "steps" else "linear"},
              "marker": {"color": colour, "size": 8,
                         "symbol": palette.marker(mark.style)[1] + ("-open" if palette.hollow(mark.style) else "")}}
+    if mark.ends is not None:
+        middle = np.asarray(mark.y if mark.along == "y" else mark.x)
+        trace[f"error_{mark.along}"] = {"type": "data", "symmetric": False, "array": _numbers(np.asarray(mark.ends[1]) - middle),
+                                        "arrayminus": _numbers(middle - np.asarray(mark.ends[0])), "thickness": 1, "width": 0}
     if mark.style is None:
         return trace | {"hoverinfo": "skip"}
     if mark.hover:
-        return trace | {"text": list(mark.hover), "hovertemplate": "%{text}<br>x %{x:.4~g}, y %{y:.4~g}<extra></extra>"}
+        return trace | {"text": _texts(mark.hover), "hovertemplate": "%{text}<br>x %{x:.4~g}, y %{y:.4~g}<extra></extra>"}
     return trace | {"hovertemplate": "x %{x:.4~g}, y %{y:.4~g}"}
 
 
@@ -82,13 +91,15 @@ def _axis(axis: Axis, panel: Panel) -> dict[str, Any]:
         return found | {"type": "category", "nticks": 10}
     if axis.log:
         found |= {"type": "log", "dtick": "D2", "tickformat": "~g"}
+    if axis.names is not None:
+        found |= {"tickmode": "array", "tickvals": list(range(len(axis.names))), "ticktext": _texts(axis.names)}
     if axis.ticks is not None:
         found |= {"tickmode": "array", "tickvals": _numbers(axis.ticks), "ticktext": [short(tick) for tick in axis.ticks]}
     return found
 
 
 def _colours(figure: Figure) -> dict[str, Any]:
-    z = np.concatenate([mark.z[~np.isnan(mark.z)] for panel in figure.panels for mark in panel.marks if isinstance(mark, Heat)])
+    z = np.concatenate([mark.z[np.isfinite(mark.z)] for panel in figure.panels for mark in panel.marks if isinstance(mark, Heat)])
     bar: dict[str, Any] = {"title": {"text": figure.colour.label, "side": "right"}}
     if not figure.colour.log:
         return {"colorscale": palette.MAP.capitalize(), "colorbar": bar}
@@ -97,6 +108,15 @@ def _colours(figure: Figure) -> dict[str, Any]:
     ticks = [tick for tick in ticks if low - 1e-9 <= math.log10(tick) <= high + 1e-9]
     bar |= {"tickvals": _numbers([math.log10(tick) for tick in ticks]), "ticktext": [f"{tick:g}" for tick in ticks]}
     return {"colorscale": palette.MAP.capitalize(), "cmin": low, "cmax": high, "colorbar": bar}
+
+
+def _text(name: str) -> str:
+    """Of a file, so never plotly's markup."""
+    return html.escape(name, quote=False)
+
+
+def _texts(names: Sequence[str]) -> list[str]:
+    return [_text(name) for name in names]
 
 
 def _numbers(values: Any) -> list[Any]:

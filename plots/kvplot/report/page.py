@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from importlib.resources import files
 from typing import Any
 
@@ -20,6 +21,7 @@ _BOTH_SIDES = ("norms", "channels", "tokens", "cumulative")  # drawn for keys an
 
 def page(results: Results, path: str) -> tuple[str, list[str]]:
     """The page, and a sentence for each kind of picture that the file has no data for."""
+    path = os.fsencode(path).decode(errors="replace")  # a file's name may be no UTF-8
     pictures, missing = _pictures(results, path)
     ours = files("kvplot.report")
     name = results.run.get("name", "results")

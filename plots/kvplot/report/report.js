@@ -27,10 +27,19 @@ function shown(value) {
   return size >= 1e-4 && size < 1e6 ? value.toPrecision(4).replace(/\.$/, "") : value.toExponential(3);
 }
 
+// As kvlab table: what pdflatex's defaults lack becomes mathematics or its code point, and nothing that starts a row is an
+// argument of the line end before it.
+const TEX = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "\\textless{}",
+  ">": "\\textgreater{}", "|": "\\textbar{}", "[": "{[}", "*": "{*}", "–": "--", "—": "---", "…": "\\dots{}", "†": "\\textdagger{}",
+  "‘": "`", "’": "'", "“": "``", "”": "''", "−": "$-$", "²": "$^2$", "³": "$^3$", "ᵀ": "$^{\\top}$", "‖": "$\\Vert$" };
+const TEX_WORDS = "α alpha β beta γ gamma δ delta ε varepsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu µ mu ν nu ξ xi " +
+  "π pi ρ rho σ sigma τ tau υ upsilon φ varphi χ chi ψ psi ω omega Γ Gamma Δ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma Φ Phi " +
+  "Ψ Psi Ω Omega ± pm · cdot × times ÷ div ≤ leq ≥ geq ≠ neq ≈ approx ∞ infty ∑ sum √ surd ∈ in → rightarrow ← leftarrow";
+TEX_WORDS.split(" ").forEach((word, i, words) => { if (i % 2 === 0) TEX[word] = `$\\${words[i + 1]}$`; });
+
 function tex(text) {
-  const special = { "\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "–": "--",
-    "µ": "$\\mu$", "<": "$<$", ">": "$>$", "|": "$|$" };
-  return text.replace(/[\\~^–µ<>|]|[&%$#_{}]/g, (sign) => special[sign] ?? "\\" + sign);
+  return text.replace(/[&%$#_{}]|[^\x20-\x7eÀ-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ]|[\\~^<>|[*]/gu, (sign) => TEX[sign]
+    ?? (/[&%$#_{}]/.test(sign) ? `\\${sign}` : `\\texttt{U+${sign.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}}`));
 }
 
 let saidTimer = 0;
@@ -60,8 +69,10 @@ async function copy(text, what) {
 // ---- Tables ----
 
 // Words that must all hold: `kivi` somewhere in the row, `layer=10`, `wo_rel<0.2`, `-text` nowhere.
+const COMPARISON = /^([^<>=!]+)(<=|>=|!=|=|<|>)(.+)$/;
+
 function conditionOf(word, columns) {
-  const parts = word.match(/^([^<>=!]+)(<=|>=|!=|=|<|>)(.+)$/);
+  const parts = word.match(COMPARISON);
   const column = parts ? columns.findIndex((c) => c.name === parts[1]) : -1;
   if (column < 0) {
     const not = word.length > 1 && word.startsWith("-");
@@ -81,10 +92,9 @@ function conditionOf(word, columns) {
   };
 }
 
-// What a filter's text means: quotes keep a space within a word.
-function conditions(text, columns) {
-  const words = text.match(/(?:[^\s"]|"[^"]*")+/g) ?? [];
-  return words.map((word) => conditionOf(word.replaceAll('"', ""), columns));
+// The words of a filter's text: quotes keep a space within one.
+function words(text) {
+  return (text.match(/(?:[^\s"]|"[^"]*")+/g) ?? []).map((word) => word.replaceAll('"', "")).filter(Boolean);
 }
 
 function order(a, b) {
@@ -108,8 +118,10 @@ class Table {
   build() {
     const { name, title, note, columns } = this.data;
     this.filter = element("input", { type: "search", placeholder: "filter: kivi layer=10 wo_rel<0.2",
-      "aria-label": `Filter ${title}`, oninput: () => { this.page = 0; this.refresh(); } });
+      "aria-label": `Filter ${title}`,
+      title: "Rows in which all words hold; -word: rows without it", oninput: () => { this.page = 0; this.refresh(); } });
     this.count = element("span", { class: "pages", role: "status" });
+    this.clear = element("button", { type: "button", class: "clear", onclick: () => this.unfilter() }, "Clear");
     this.back = element("button", { type: "button", onclick: () => this.turn(-1) }, "‹ Previous");
     this.on = element("button", { type: "button", onclick: () => this.turn(1) }, "Next ›");
     const choices = columns.map((column) => element("label", {}, element("input", { type: "checkbox", checked: column.shown,
@@ -117,7 +129,7 @@ class Table {
     this.head = element("tr");
     this.body = element("tbody", { onclick: (e) => this.open(e.target.closest("tr")), onkeydown: (e) => this.key(e) });
     main.append(element("section", { id: name }, element("h2", {}, title), element("p", { class: "note" }, note),
-      element("div", { class: "tools" }, this.filter,
+      element("div", { class: "tools" }, this.filter, this.clear,
         element("button", { type: "button", class: "latex", onclick: () => copy(this.latex(), "LaTeX") }, "Copy LaTeX"),
         this.back, this.on, this.count),
       columns.every((column) => column.shown) ? null
@@ -132,7 +144,7 @@ class Table {
 
   // The rows that the filter leaves, in order; those without a value come last either way.
   choose() {
-    const holds = conditions(this.filter.value, this.data.columns);
+    const holds = words(this.filter.value).map((word) => conditionOf(word, this.data.columns));
     const rows = this.all.filter((row) => holds.every((hold) => hold(row, (r) => this.text(r))));
     const { column, falling } = this.sorted;
     if (column < 0) return rows;
@@ -140,8 +152,24 @@ class Table {
     return rows.sort((a, b) => empty(a) - empty(b) || (falling ? -1 : 1) * order(a[column], b[column]));
   }
 
+  unfilter() {
+    this.filter.value = "";
+    this.page = 0;
+    this.refresh();
+    this.filter.focus();
+  }
+
+  // Why no row is left: words that name no column are looked for as text.
+  nothing() {
+    const names = this.data.columns.map((column) => column.name);
+    const unknown = words(this.filter.value).map((word) => word.match(COMPARISON)?.[1]).filter((name) => name && !names.includes(name));
+    const why = unknown.length ? `there is no column ${[...new Set(unknown)].join(", ")}` : "in none of them all words hold";
+    return `0 of ${this.all.length} rows: ${why}.`;
+  }
+
   refresh() {
     this.rows = this.choose();
+    this.clear.hidden = this.filter.value === "";
     this.shownColumns = this.data.columns.map((column, i) => ({ ...column, i })).filter((column) => column.shown);
     this.head.replaceChildren(...this.shownColumns.map((column) => {
       const sorted = this.sorted.column === column.i ? (this.sorted.falling ? "descending" : "ascending") : "none";
@@ -163,6 +191,9 @@ class Table {
         const text = shown(row[column.i]);
         return element("td", { class: column.number ? "number" : text.length > 60 ? "long" : "" }, text);
       }))));
+    if (this.all.length && !this.rows.length) {
+      this.body.replaceChildren(element("tr", {}, element("td", { class: "nothing", colspan: this.shownColumns.length }, this.nothing())));
+    }
   }
 
   sortBy(column) {

@@ -60,6 +60,12 @@ def _remarks(results: Results) -> dict[str, Any]:
             found.setdefault((row.status, row.reason), []).append(row.label)
         for warning in filter(None, row.warnings.split("\n")):
             found.setdefault(("warning", warning), []).append(row.label)
+    complete = results.complete
+    for metric in _measured(results):
+        # Of a label that has numbers; one without any has a dash.
+        some = complete["label"].isin(complete.loc[complete[metric].notna(), "label"])
+        for label in complete.loc[some & complete[metric].isna(), "label"]:
+            found.setdefault(("no number", f"{metric} is no number, and its means leave the row out"), []).append(label)
     frame = pd.DataFrame([{"what": what, "text": text, "rows": len(labels), "labels": ", ".join(dict.fromkeys(labels))}
                           for (what, text), labels in found.items()], columns=["what", "text", "rows", "labels"])
     return _table("remarks", "Remarks", "why a row has no numbers, and what to know about those that have", frame, results)
@@ -90,5 +96,5 @@ def _value(value: Any) -> Any:
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):
-        return None if math.isnan(value) else "inf"
+        return None if math.isnan(value) else str(value)
     return rounded(value)
