@@ -65,7 +65,8 @@ def _canvas(figure: Figure, width: float) -> Canvas:
     panel = width - legend_columns * room if beside else width / columns
     height = lines * (0.2 + _ROW * rows if rows else panel * figure.height)
     height = (max(height, legend_height) if beside else height + legend_height) + 0.1
-    canvas = Canvas(figsize=(width, height), layout="constrained")
+    # Letters are as wide as they come out only at the picture's own resolution.
+    canvas = Canvas(figsize=(width, height), dpi=mpl.rcParams["savefig.dpi"], layout="constrained")
     canvas.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.03, hspace=0.03)
     axes = canvas.subplots(lines, columns, squeeze=False).ravel()
     norm = _norm(figure)
@@ -85,23 +86,27 @@ def _canvas(figure: Figure, width: float) -> Canvas:
         canvas.legend(names.values(), names.keys(), loc="outside right center" if beside else "outside lower center",
                       ncols=legend_columns, handlelength=1.6, columnspacing=1.0, labelspacing=0.3, handletextpad=0.4)
     # What fits is known only when all is in its place, and then moves it.
-    for _ in range(2):
+    for _ in range(3):
         canvas.draw_without_rendering()
-        for panel_axes, drawn in zip(axes, figure.panels, strict=False):
-            _break_lines(panel_axes, drawn)
-    canvas.draw_without_rendering()
+        if not any([_break_lines(*one) for one in zip(axes, figure.panels, strict=False)]):
+            break
+    else:
+        canvas.draw_without_rendering()
     for panel_axes in canvas.axes:
         _thin(panel_axes.xaxis)
         _thin(panel_axes.yaxis)
     return canvas
 
 
-def _break_lines(axes: Axes, panel: Panel) -> None:
-    """Title and label of a panel, no longer than it is."""
+def _break_lines(axes: Axes, panel: Panel) -> bool:
+    """Makes title and label of a panel no longer than it is; whether that changed one."""
     width, height = axes.get_window_extent().size / axes.figure.dpi
-    axes.set_title(_wrap(_name(panel.title), width, mpl.rcParams["axes.titlesize"]), linespacing=1.0)
-    if axes.get_ylabel():
-        axes.set_ylabel(_math(_wrap(panel.y.label, height, mpl.rcParams["axes.labelsize"])), linespacing=1.0)
+    changed = False
+    for text, plain_text, most in ((axes.title, _name(panel.title), width), (axes.yaxis.label, panel.y.label, height)):
+        broken = _math(_wrap(plain_text, most, text.get_size())) if text.get_text() else ""
+        changed = changed or broken != text.get_text()
+        text.set_text(broken)
+    return changed
 
 
 def _thin(axis: CanvasAxis) -> None:
@@ -189,7 +194,7 @@ def _label(axes: Axes, figure: Figure, place: int, columns: int) -> None:
     if place + columns >= len(figure.panels) or len({other.x.label for other in figure.panels}) > 1:
         axes.set_xlabel(_math(panel.x.label))
     if place % columns == 0 or len({other.y.label for other in figure.panels}) > 1:
-        axes.set_ylabel(_math(panel.y.label))
+        axes.set_ylabel(_math(panel.y.label), linespacing=1.0)
 
 
 def _math(label: str) -> str:
@@ -197,6 +202,7 @@ def _math(label: str) -> str:
 
 
 def _panel(axes: Axes, panel: Panel, norm: Normalize | None) -> None:
+    axes.set_title(_name(panel.title), linespacing=1.0)
     for mark in panel.marks:
         if isinstance(mark, Heat):
             _heat(axes, mark, norm)

@@ -40,7 +40,7 @@ def test_each_kind_draws(request: pytest.FixtureRequest, kind: str) -> None:
     assert paper.draw(figure, "svg").count(b"<g id=") > 20
 
 
-@pytest.mark.parametrize("kind", [kind for kind in kinds.ALL if kind != "heads"])  # heads only needs errors
+@pytest.mark.parametrize("kind", [kind for kind in kinds.ALL if kind not in ("heads", "means")])  # these only need errors
 def test_what_a_file_lacks_is_said(plain: Results, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "x.png"
     assert cli.main([str(plain.path), "--kind", kind, "--out", str(out)]) == 2
@@ -106,7 +106,7 @@ def _check_texts(figure: Figure, width: str) -> None:
         canvas = paper._canvas(figure, paper.WIDTHS[width])
         canvas.draw_without_rendering()
         texts = _texts(canvas)
-    slack = 1.5  # pixels of 100 an inch
+    slack = 0.01 * canvas.dpi
     for text, box in texts:
         assert box.x0 >= -slack and box.y0 >= -slack, text
         assert box.x1 <= canvas.bbox.width + slack and box.y1 <= canvas.bbox.height + slack, text
@@ -149,8 +149,8 @@ def test_means_along_any_column(swept: Results) -> None:
     expected = rows[rows["label"] == "kivi"].groupby("group")["out_rel"].mean()
     assert list(lines["kivi"].x) == [32, 64] and list(lines["kivi"].y) == pytest.approx(list(expected))
     assert "no intervals, which need 16 passages" in figure.caption
-    # oscar_ots lacks one of its points, bf16 has no error, and the axis is logarithmic.
-    assert "not comparable: 64 oscar_ots" in figure.caption and "not drawn: 32 bf16, 64 bf16" in figure.caption
+    # 96 tokens are no multiple of 64, so that two labels lack a point there.
+    assert "not comparable: 64 kivi, 64 oscar_ots" in figure.caption
     with pytest.raises(Refused, match="there is no column groop; did you mean group"):
         kinds.ALL["means"].figure(swept, Choice(x="groop"))
 
