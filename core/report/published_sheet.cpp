@@ -142,7 +142,8 @@ class Here {
 
   bool is_partial(size_t line, const Measured& column) const {
     const Value* value = find_value(line, column.metric);
-    return value != nullptr && value->is_partial;
+    // Rows of different data are over as many cells as these have.
+    return value != nullptr && value->is_partial && value->numbers < value->planned;
   }
 
   /// Models of the captures, "synthetic keys" for the others.

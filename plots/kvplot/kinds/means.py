@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 from kvlab_results import Refused, Results
-from kvlab_results.intervals import NEEDED_PASSAGES, interval
+from kvlab_results.intervals import FEWEST_PASSAGES, NEEDED_PASSAGES, Sampled, interval
 
 from kvplot import choice as ch
 from kvplot.figure import Axis, Figure, Panel, Series
@@ -15,18 +15,21 @@ from kvplot.figure import Axis, Figure, Panel, Series
 KIND = "means"
 TITLE = "Means"
 NEEDS = "any metric; --value and --x choose it and a column"
-COLUMNS = ("label", "method", "dataset", "layer", "seed", "backend")
+COLUMNS = ("label", "method", "dataset", "text", "layer", "seed", "backend")
 SPREAD = 10  # factor between means from which on their axis is logarithmic
 
 
 def figure(results: Results, choice: ch.Choice) -> Figure:
     value = ch.metric(results, choice.value, (*ch.ERRORS, *results.units), "what this kind draws", "--value names a metric")
     x = choice.x or "label"
-    ch.known(x, [*COLUMNS, *results.axes], f"{results.path}: there is no column")
+    ch.known(x, [name for name in (*COLUMNS, *results.axes) if name in results.summary], f"{results.path}: there is no column")
     found, left_out = ch.without(ch.rows(results, choice), value)
     if found.empty:
         raise Refused(f"{results.path}: no row that is left has a {value}, which {KIND} draws")
-    found = found.assign(passage=results.passages.reindex(found.index))
+    blocks = results.arrays_of(found["cell"].unique(), "blocks", {value})
+    numbers = [Sampled.of_cell(row_value, blocks[cell].get(value), value) for cell, row_value in zip(found["cell"], found[value],
+                                                                                                     strict=True)]
+    found = found.assign(passage=results.passages.reindex(found.index), number=numbers)
     name = ch.name_of(value, results)
     if x in ("label", "method"):
         means, some = _means(found, x, value), [x]
@@ -50,10 +53,11 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
 def _means(found: pd.DataFrame, keys: str | list[str], value: str) -> pd.DataFrame:
     """Columns mean, low, high, rows; one row a key."""
     def of(rows: pd.DataFrame) -> pd.Series:
-        low, high = interval(rows.groupby("passage", sort=True)[value].mean())
+        passages = [Sampled.mean(list(numbers)) for _, numbers in rows.groupby("passage", sort=True)["number"]]
+        low, high = interval(passages, whole_models=bool((rows["layer"] < 0).all()))
         return pd.Series({"mean": rows[value].mean(), "low": low, "high": high, "rows": len(rows)})
 
-    return found.groupby(keys, sort=False, dropna=False)[["passage", value]].apply(of)
+    return found.groupby(keys, sort=False, dropna=False)[["passage", "layer", "number", value]].apply(of)
 
 
 def _is_wide(means: pd.DataFrame) -> bool:
@@ -100,8 +104,8 @@ def _words(row: pd.Series) -> str:
 
 def _intervals(means: pd.DataFrame) -> str:
     if means["low"].notna().any():
-        return "lines: 95% intervals that resample the passages"
-    return f"no intervals, which need {NEEDED_PASSAGES} passages"
+        return "lines: 95% intervals that resample the passages, where a metric is known by position blocks of it too"
+    return f"no intervals, which need {NEEDED_PASSAGES} passages, {FEWEST_PASSAGES} of a metric that is known by position"
 
 
 def _listed(said: str, means: pd.DataFrame) -> str:
