@@ -50,10 +50,13 @@ at::Tensor output_product(const data::Sample& sample, int64_t head, int64_t j) {
 
 at::Tensor query_covariance(const data::Sample& sample) {
   return stack_heads(sample.kv_heads(), [&](int64_t head) {
-    const at::Tensor queries = sample.q.narrow(1, head * sample.group(), sample.group())
-                                   .to(at::kDouble)
-                                   .reshape({-1, sample.head_dim()});
-    return queries.t().matmul(queries) / static_cast<double>(queries.size(0));
+    at::Tensor product = at::zeros({sample.head_dim(), sample.head_dim()}, at::kDouble);
+    for (int64_t j = head * sample.group(); j < (head + 1) * sample.group(); ++j) {
+      const at::Tensor queries = rows(sample.q, j);
+      product += queries.t().matmul(queries);
+    }
+    return product /
+           static_cast<double>(sample.group() * sample.batch() * sample.positions.size(0));
   });
 }
 

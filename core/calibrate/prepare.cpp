@@ -118,6 +118,13 @@ RotationSide stored_side(const Context& context, const nlohmann::json& what, Whi
   return which == Which::key ? layer->key : layer->value;
 }
 
+/// The mean token of each head, float64 [Hkv, d].
+at::Tensor head_means(const at::Tensor& x) {
+  return stack_heads(x.size(1), [&](int64_t head) {
+    return x.select(1, head).to(at::kDouble).mean(std::array<int64_t, 2>{0, 1});
+  });
+}
+
 at::Tensor center_of(const Context& context, const Settings& side, Which which) {
   if (get_text(side, "center") == "none") return {};
   const nlohmann::json what = {{"center", name_of(which)}, {"space", get_text(side, "space")}};
@@ -125,12 +132,7 @@ at::Tensor center_of(const Context& context, const Settings& side, Which which) 
                      [&] {
                        RotationSide made;
                        const at::Tensor x = context.tokens(side, which, "center: head_mean");
-                       made.center = stack_heads(context.kv_heads, [&](int64_t head) {
-                         return x.select(1, head)
-                             .to(at::kDouble)
-                             .mean(std::array<int64_t, 2>{0, 1})
-                             .to(at::kFloat);
-                       });
+                       made.center = head_means(x).to(at::kFloat);
                        return made;
                      })
       .center;
@@ -196,7 +198,7 @@ Basis basis_of(const Context& context, const Settings& side, Which which,
     const at::Tensor x = context.tokens(side, which, "basis");
     Basis basis;
     if (pca) {
-      const at::Tensor mean = x.to(at::kDouble).mean(std::array<int64_t, 2>{0, 2});
+      const at::Tensor mean = head_means(x);
       basis = query_pca(context.query_covariance(), second_moment(x, mean));
     } else {
       basis =
@@ -349,37 +351,67 @@ void take_file(const Context& context, const std::string& path, Which which, at:
   center = side.center;
 }
 
-/// All calibration values of each KV head as they enter the codec, float32 [rows, d].
-std::vector<at::Tensor> entering_values(const Context& context, const PreparedSide& side,
-                                        const Settings& settings, Which which,
-                                        const std::string& what) {
-  const at::Tensor x = context.tokens(settings, which, what);
-  const at::Tensor scales = side.transform.scales(x);
+/// Calibration tokens of all sequences, or what goes with them, float32 [Hkv, B·T, d]: `take` makes
+/// it of one sequence's heads that are transformed together, [heads, T, d], given their token
+/// scale.
+template <class Take>
+at::Tensor over_heads(const PreparedSide& side, const at::Tensor& tokens, const Take& take) {
+  const int64_t length = tokens.size(2);
   const int64_t together = side.transform.heads();
-  std::vector<at::Tensor> heads;
-  for (int64_t first = 0; first < context.kv_heads; first += together) {
-    std::vector<at::Tensor> sequences;
-    for (int64_t b = 0; b < x.size(0); ++b) {
+  const at::Tensor scales = side.transform.scales(tokens);
+  at::Tensor all = at::empty({tokens.size(1), tokens.size(0) * length, tokens.size(3)}, at::kFloat);
+  for (int64_t first = 0; first < tokens.size(1); first += together) {
+    for (int64_t b = 0; b < tokens.size(0); ++b) {
       at::Tensor scale;
       if (scales.defined()) {
         scale = scales.size(1) == 1 ? scales[b] : scales[b].narrow(0, first, together);
       }
-      sequences.push_back(side.transform.forward(x[b].narrow(0, first, together), first, scale));
+      all.narrow(0, first, together)
+          .narrow(1, b * length, length)
+          .copy_(take(b, first, together, scale));
     }
-    const at::Tensor all = at::cat(sequences, 1);
-    for (int64_t i = 0; i < together; ++i) heads.push_back(all[i]);
   }
-  return heads;
+  return all;
+}
+
+/// All calibration values of each KV head as they enter the codec, float32 [Hkv, rows, d].
+at::Tensor entering_values(const Context& context, const PreparedSide& side,
+                           const Settings& settings, Which which, const std::string& what) {
+  const at::Tensor x = context.tokens(settings, which, what);
+  return over_heads(side, x, [&](int64_t b, int64_t first, int64_t heads, const at::Tensor& scale) {
+    return side.transform.forward(x[b].narrow(0, first, heads), first, scale);
+  });
+}
+
+/// The squared loss gradients of these values, likewise; undefined where the set has none.
+at::Tensor loss_weights(const Context& context, const PreparedSide& side, const Settings& settings,
+                        Which which) {
+  const data::Sample& sample = context.sample("weights of the loss");
+  const auto& read = which == Which::key ? sample.more.grad_k : sample.more.grad_v;
+  if (!read) return {};
+  at::Tensor gradient;
+  try {
+    gradient = read();
+  } catch (const Unsupported&) {
+    return {};
+  }
+  // RoPE is a rotation: the gradient before it is the one after it, turned back.
+  if (before_rope(settings)) gradient = sample.more.rope().turned_back(gradient.to(at::kFloat));
+  return over_heads(
+      side, context.tokens(settings, which, "weights of the loss"),
+      [&](int64_t b, int64_t first, int64_t heads, const at::Tensor& scale) {
+        return side.transform.gradient(gradient[b].narrow(0, first, heads), first, scale).square_();
+      });
 }
 
 /// Ascending |x| over all calibration values of each KV head, as they enter the codec, at index
 /// int(ratio·n): [Hkv].
 at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side,
                                 const Settings& settings, double ratio, Which which) {
-  const std::vector<at::Tensor> entering =
+  const at::Tensor entering =
       entering_values(context, side, settings, which, "clip_source: calibrated");
   return stack_heads(context.kv_heads, [&](int64_t head) {
-    const at::Tensor values = entering[static_cast<size_t>(head)].abs().flatten();
+    const at::Tensor values = entering[head].abs().flatten();
     const auto index = static_cast<int64_t>(ratio * static_cast<double>(values.numel()));
     return std::get<0>(at::kthvalue(values, index + 1));
   });
@@ -418,21 +450,27 @@ transform::Linear linear_of(const Context& context, const Settings& side, Which 
 
 /// What a codec learned on the calibration sample, by way of the store.
 at::Tensor codebook_of(const Context& context, const Settings& side, Which which,
-                       const PreparedSide& made) {
-  const std::string name = which == Which::key ? "key" : "value";
+                       const PreparedSide& made, Prepared& prepared) {
+  const std::string name = name_of(which);
+  const Settings codec = below(side, "codec.");
   const nlohmann::json what = {{"codebook", name},
                                {"settings", side},
                                {"calibrate", below(context.recipe.settings, "calibrate.")},
                                {"seed", context.seed}};
-  const auto layer = context.store.get(context.key(what), context.layer, [&] {
-    const at::Tensor x =
-        at::stack(entering_values(context, made, side, which, "a calibrated codebook"));
-    RotationSide learned;
-    learned.extra["codebook"] =
-        quant::learn_codebook(below(side, "codec."), x, {}, context.progress);
-    return which == Which::key ? RotationLayer{learned, {}} : RotationLayer{{}, learned};
+  const RotationSide learned = stored_side(context, what, which, [&] {
+    const at::Tensor weight =
+        quant::weighs_values(codec) ? loss_weights(context, made, side, which) : at::Tensor();
+    const at::Tensor x = entering_values(context, made, side, which, "a calibrated codebook");
+    RotationSide tensors;
+    tensors.extra["codebook"] = quant::learn_codebook(codec, x, weight, context.progress);
+    tensors.extra["weighted"] = at::full({1}, weight.defined() ? 1.0 : 0.0, at::kDouble);
+    return tensors;
   });
-  return (which == Which::key ? layer->key : layer->value).extra.at("codebook").to(at::kFloat);
+  if (quant::weighs_values(codec) && learned.extra.at("weighted").item<double>() == 0.0) {
+    prepared.notes.push_back(fmt::format("{}: k-means is unweighted, the calibration set has no {}",
+                                         name, which == Which::key ? "grad_k" : "grad_v"));
+  }
+  return learned.extra.at("codebook").to(at::kFloat);
 }
 
 /// The matrix of a sketch, the same for all heads; another one than the rotation's.
@@ -473,7 +511,7 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
     result.shared_bytes += result.shared[0].numel() * 4;
   }
   if (quant::learns_codebook(codec)) {
-    result.shared = codebook_of(context, side, which, result);
+    result.shared = codebook_of(context, side, which, result, prepared);
     result.shared_bytes += result.shared.numel() * 4;
   }
   return result;

@@ -135,6 +135,17 @@ Sample::More more_of(const std::filesystem::path& path, const std::string& group
       return rope_of(open(&unheard), info.head_dim);
     };
   }
+  const auto gradient = [open, info, tokens, all](const char* name) {
+    return [open, info, tokens, all, name] {
+      std::vector<std::string> unheard;
+      const Source source = open(&unheard);
+      require(source, name, {info.batch, info.kv_heads, all, info.head_dim},
+              "values cannot be weighed by the loss");
+      return source.read(name, stored_type(source.file, source.group + name), tokens);
+    };
+  };
+  more.grad_k = gradient("/grad_k");
+  more.grad_v = gradient("/grad_v");
   more.hidden_absmax = [open, info, all] {
     std::vector<std::string> unheard;
     const Source source = open(&unheard);

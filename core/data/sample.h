@@ -23,10 +23,11 @@ struct Sample {
   /// What only some methods ask for, read when they do. Each throws Unsupported with the reason
   /// where the source does not have it.
   struct More {
-    std::function<at::Tensor()> k_pre;          // [B, Hkv, T, d] keys before RoPE, stored dtype
-    std::function<Rope()> rope;                 // how RoPE turned them
-    std::function<at::Tensor()> hidden_absmax;  // float32 [B, T]: max |hidden state| of a token
-    std::function<at::Tensor()> every_query;    // [B, Hq, T, d], stored dtype
+    std::function<at::Tensor()> k_pre;           // [B, Hkv, T, d] keys before RoPE, stored dtype
+    std::function<Rope()> rope;                  // how RoPE turned them
+    std::function<at::Tensor()> hidden_absmax;   // float32 [B, T]: max |hidden state| of a token
+    std::function<at::Tensor()> grad_k, grad_v;  // [B, Hkv, T, d]: loss gradients of k and v
+    std::function<at::Tensor()> every_query;     // [B, Hq, T, d], stored dtype
   };
   More more;
 

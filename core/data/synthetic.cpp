@@ -45,6 +45,41 @@ at::Tensor filled(DType type, std::vector<int64_t> shape, const Row& row) {
   return filled<float>(std::move(shape), row);
 }
 
+/// `turn` of each head's float32 [n, d], in the type of x [B, H, n, d]; one head at a time.
+template <class Turn>
+at::Tensor each_head(const at::Tensor& x, const Turn& turn) {
+  at::Tensor result = at::empty_like(x);
+  for (int64_t b = 0; b < x.size(0); ++b) {
+    for (int64_t h = 0; h < x.size(1); ++h) result[b][h].copy_(turn(x[b][h].to(at::kFloat)));
+  }
+  return result;
+}
+
+/// What was made are the keys after RoPE, and those before it follow; or it stands before RoPE,
+/// which turns keys and queries as a model does.
+void add_rope(const SyntheticSpec& spec, Sample& sample) {
+  if (spec.head_dim % 2 != 0) {
+    const auto odd = [] { return Unsupported("RoPE turns pairs of channels, head_dim is odd"); };
+    sample.more.k_pre = [odd]() -> at::Tensor { throw odd(); };
+    sample.more.rope = [odd]() -> Rope { throw odd(); };
+    return;
+  }
+  const Rope rope = Rope::of({.theta = spec.rope_theta}, spec.head_dim);
+  sample.more.rope = [rope] { return rope; };
+  if (!spec.before_rope) {
+    sample.more.k_pre = [rope, k = sample.k] {
+      return each_head(k, [&](const at::Tensor& x) { return rope.turned_back(x); });
+    };
+    return;
+  }
+  sample.more.k_pre = [k = sample.k] { return k; };
+  const Rope::Angles all = rope.angles(0, spec.tokens);
+  const Rope::Angles probes{all.cos.index_select(0, sample.positions),
+                            all.sin.index_select(0, sample.positions)};
+  sample.k = each_head(sample.k, [&](const at::Tensor& x) { return rope.turned(x, all); });
+  sample.q = each_head(sample.q, [&](const at::Tensor& x) { return rope.turned(x, probes); });
+}
+
 }  // namespace
 
 Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& probes) {
@@ -77,9 +112,9 @@ Sample make_synthetic(const Settings& params, int64_t seed, const ProbeChoice& p
     return
         [what]() -> at::Tensor { throw Unsupported(std::string("synthetic data has no ") + what); };
   };
-  sample.more.k_pre = lacks("keys before RoPE");
+  add_rope(spec, sample);
   sample.more.hidden_absmax = lacks("hidden states");
-  sample.more.rope = []() -> Rope { throw Unsupported("synthetic data has no RoPE"); };
+  sample.more.grad_k = sample.more.grad_v = lacks("loss gradients");
   sample.more.every_query = [params, seed] {
     return make_synthetic(params, seed, {.placement = "all", .count = 0}).q;
   };

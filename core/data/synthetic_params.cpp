@@ -147,6 +147,12 @@ std::vector<Param> other_params() {
           "standard deviation of the log of the scale of a query channel (fixed for a query head); "
           "0: isotropic, which leaves covariances of queries nothing to find",
           has_base_key),
+      {.key = "rope",
+       .fallback = "after",
+       .choices = {"after", "before"},
+       .help = "what the pattern describes: keys and queries after RoPE (keys before it are turned "
+               "back from them), or before it, and RoPE turns both as in a model"},
+      real("rope_theta", 10000.0, 1.0, 1e9, "base of RoPE's frequencies"),
   };
 }
 

@@ -83,6 +83,14 @@ std::optional<std::string> refuse_synthetic(const Settings& params) {
     return fmt::format("q_heads: {} query heads cannot be shared by {} key/value heads", q_heads,
                        kv_heads);
   }
+  const std::string rope = get_text(all, "rope");
+  if (rope != "after" && rope != "before") {
+    return fmt::format("rope '{}' is not one of after, before", rope);
+  }
+  if (rope == "before" && get_int(all, "head_dim") % 2 != 0) {
+    return fmt::format("rope: before turns pairs of channels, head_dim {} is odd",
+                       get_int(all, "head_dim"));
+  }
   const std::string positions = get_text(all, "sink_positions");
   if (!positions_in(positions)) {
     return fmt::format(
@@ -131,6 +139,8 @@ SyntheticSpec read_spec(const Settings& params) {
       .sink_share = real("sink_share"),
       .sink_value_norm = real("sink_value_norm"),
       .sink_logit_gain = real("sink_logit_gain"),
+      .before_rope = get_text(all, "rope") == "before",
+      .rope_theta = real("rope_theta"),
       .high_norm = real("high_norm"),
       .text_norm = real("text_norm"),
       .vision_norm = real("vision_norm"),

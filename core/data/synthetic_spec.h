@@ -32,6 +32,8 @@ struct SyntheticSpec {
   int64_t sink_every;
   bool sink_is_spike = true;
   double sink_norm, sink_share, sink_value_norm, sink_logit_gain;
+  bool before_rope = false;
+  double rope_theta;
   double high_norm, text_norm, vision_norm, constant_value;
   int64_t high_every, text_run, vision_run;
 

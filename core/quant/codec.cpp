@@ -48,9 +48,11 @@ bool learns_codebook(const Settings& codec) {
   return kind == "sparse_dense" || kind == "vector_codebook";
 }
 
+bool weighs_values(const Settings& codec) { return get_text(codec, "kind") == "sparse_dense"; }
+
 at::Tensor learn_codebook(const Settings& codec, const at::Tensor& x, const at::Tensor& weight,
                           const Progress& progress) {
-  if (get_text(codec, "kind") == "sparse_dense") return learn_sparse_dense(codec, x, weight);
+  if (weighs_values(codec)) return learn_sparse_dense(codec, x, weight);
   return learn_vector_codebook(codec, x, progress);
 }
 

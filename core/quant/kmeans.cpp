@@ -1,38 +1,83 @@
 #include "quant/kmeans.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace kvlab::quant {
+
+namespace {
+
+struct Weighed {
+  float value, weight;
+};
+
+/// Ascending; all weights 1 where there are none, or none above 0.
+std::vector<Weighed> sorted_values(const at::Tensor& x, const at::Tensor& weight) {
+  const at::Tensor values = x.to(at::kFloat).contiguous();
+  at::Tensor weights;
+  if (weight.defined() && weight.gt(0).any().item<bool>()) {
+    weights = weight.to(at::kFloat).contiguous();
+  }
+  const float* value = values.const_data_ptr<float>();
+  const float* w = weights.defined() ? weights.const_data_ptr<float>() : nullptr;
+  std::vector<Weighed> all(static_cast<size_t>(values.numel()));
+  for (size_t i = 0; i < all.size(); ++i) all[i] = {value[i], w == nullptr ? 1.0F : w[i]};
+  std::sort(all.begin(), all.end(),
+            [](const Weighed& a, const Weighed& b) { return a.value < b.value; });
+  return all;
+}
+
+/// The values at the middles of `levels` shares of equal weight.
+std::vector<double> quantiles(const std::vector<Weighed>& sorted, int64_t levels) {
+  double total = 0.0;
+  for (const Weighed& one : sorted) total += one.weight;
+  std::vector<double> found;
+  double mass = 0.0;
+  for (const Weighed& one : sorted) {
+    mass += one.weight;
+    while (static_cast<int64_t>(found.size()) < levels &&
+           mass >=
+               total * (static_cast<double>(found.size()) + 0.5) / static_cast<double>(levels)) {
+      found.push_back(one.value);
+    }
+  }
+  // Rounding may leave the last share open.
+  found.resize(static_cast<size_t>(levels), sorted.back().value);
+  return found;
+}
+
+/// The means of the values nearest to each centre; a centre without any stays.
+std::vector<double> moved(const std::vector<Weighed>& sorted, const std::vector<double>& centres) {
+  std::vector<double> next = centres;
+  auto begin = sorted.begin();
+  for (size_t i = 0; i < centres.size(); ++i) {
+    auto end = sorted.end();
+    if (i + 1 < centres.size()) {
+      const double middle = (centres[i] + centres[i + 1]) / 2.0;
+      end = std::partition_point(begin, end, [&](const Weighed& x) { return x.value < middle; });
+    }
+    double mass = 0.0, moment = 0.0;
+    for (; begin != end; ++begin) {
+      mass += begin->weight;
+      moment += static_cast<double>(begin->weight) * begin->value;
+    }
+    if (mass > 0.0) next[i] = moment / mass;
+  }
+  return next;
+}
+
+}  // namespace
 
 at::Tensor kmeans_scalars(const at::Tensor& x, const at::Tensor& weight, int64_t levels,
                           int64_t steps) {
-  const auto [sorted, order] = x.to(at::kDouble).sort();
-  const at::Tensor w =
-      weight.defined() ? weight.to(at::kDouble).index_select(0, order) : at::ones_like(sorted);
-  // Sums over ranges of sorted values are differences of running sums.
-  const at::Tensor zero = at::zeros({1}, at::kDouble);
-  const at::Tensor mass = at::cat({zero, w.cumsum(0)});
-  const at::Tensor moment = at::cat({zero, (w * sorted).cumsum(0)});
-
-  const double total = mass[-1].item<double>();
-  const at::Tensor shares = (at::arange(levels, at::kDouble) + 0.5) / static_cast<double>(levels);
-  const at::Tensor starts =
-      at::searchsorted(mass, (shares * total).contiguous()).sub_(1).clamp_(0, x.size(0) - 1);
-  at::Tensor centres = sorted.index_select(0, starts);
+  const std::vector<Weighed> sorted = sorted_values(x, weight);
+  std::vector<double> centres = quantiles(sorted, levels);
   for (int64_t step = 0; step < steps; ++step) {
-    const at::Tensor middles =
-        (centres.narrow(0, 0, levels - 1) + centres.narrow(0, 1, levels - 1)) / 2.0;
-    const at::Tensor ends =
-        at::cat({at::zeros({1}, at::kLong), at::searchsorted(sorted, middles.contiguous()),
-                 at::full({1}, x.size(0), at::kLong)});
-    const auto between = [&](const at::Tensor& running) {
-      return running.index_select(0, ends).diff();
-    };
-    const at::Tensor held = between(mass);
-    const at::Tensor next =
-        at::where(held.gt(0), between(moment) / held.masked_fill(held.le(0), 1.0), centres);
-    if (next.equal(centres)) break;
-    centres = next;
+    std::vector<double> next = moved(sorted, centres);
+    if (next == centres) break;
+    centres = std::move(next);
   }
-  return centres;
+  return at::tensor(centres, at::kDouble);
 }
 
 at::Tensor nearest_rows(const at::Tensor& x, const at::Tensor& entries) {

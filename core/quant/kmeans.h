@@ -9,9 +9,9 @@ namespace kvlab::quant {
 /// Called while something is learned: steps done and in all. May throw to stop.
 using Progress = std::function<void(int64_t done, int64_t all)>;
 
-/// Lloyd's k-means of scalars, exact over sorted values: x and weight float64 [n] (weight
-/// undefined: 1 each) to `levels` centres, ascending float64. Starts at quantiles of equal weight;
-/// a centre that loses all its values stays.
+/// Lloyd's k-means of scalars, exact over sorted values: x and weight float32 [n], n at least 1
+/// (weight undefined or all 0: 1 each), to `levels` centres, ascending float64. Starts at quantiles
+/// of equal weight; a centre that loses all its values stays.
 at::Tensor kmeans_scalars(const at::Tensor& x, const at::Tensor& weight, int64_t levels,
                           int64_t steps);
 

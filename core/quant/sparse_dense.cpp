@@ -186,19 +186,35 @@ std::unique_ptr<Codec> make_sparse_dense(const Settings& codec, int64_t) {
 at::Tensor learn_sparse_dense(const Settings& codec, const at::Tensor& x,
                               const at::Tensor& weight) {
   const SparseSpec spec = spec_of(codec);
-  const Ends ends = thresholds(x, spec.outliers, spec.per_channel ? 1 : -1);
-  const at::Tensor outlier = beyond(x, ends);
-  const Range range = range_of(spec.per_channel ? ends : trimmed(x, outlier));
-  const at::Tensor inner = outlier.logical_not();
-  const at::Tensor unit = ((x - range.offset) / range.width).masked_select(inner);
+  // Values between their ends and their weights, all heads' one after the other; a head at a time
+  // keeps memory low.
+  at::Tensor unit = at::empty({x.numel()}, at::kFloat);
+  at::Tensor weights = weight.defined() ? at::empty({x.numel()}, at::kFloat) : at::Tensor();
+  int64_t count = 0;
+  std::vector<at::Tensor> ends;
+  for (int64_t head = 0; head < x.size(0); ++head) {
+    const at::Tensor one = x.narrow(0, head, 1);
+    const Ends found = thresholds(one, spec.outliers, spec.per_channel ? 1 : -1);
+    const at::Tensor inner = beyond(one, found).logical_not();
+    const Range range = range_of(spec.per_channel ? found : trimmed(one, inner.logical_not()));
+    const at::Tensor values = ((one - range.offset) / range.width).masked_select(inner);
+    unit.narrow(0, count, values.size(0)).copy_(values);
+    if (weight.defined()) {
+      weights.narrow(0, count, values.size(0))
+          .copy_(weight.narrow(0, head, 1).masked_select(inner));
+    }
+    count += values.size(0);
+    if (spec.per_channel) ends.push_back(at::cat({found.lower, found.upper}, -1).squeeze(1));
+  }
   const at::Tensor signposts =
-      kmeans_scalars(unit, weight.defined() ? weight.masked_select(inner) : at::Tensor(),
+      kmeans_scalars(unit.narrow(0, 0, count),
+                     weights.defined() ? weights.narrow(0, 0, count) : at::Tensor(),
                      int64_t{1} << spec.bits, get_int(codec, "signpost_steps"))
           .to(at::kFloat)
           .unsqueeze(0)
           .expand({x.size(0), -1});
   if (!spec.per_channel) return signposts.contiguous();
-  return at::cat({ends.lower.squeeze(1), ends.upper.squeeze(1), signposts}, 1);
+  return at::cat({at::cat(ends), signposts}, 1);
 }
 
 }  // namespace kvlab::quant

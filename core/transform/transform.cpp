@@ -149,6 +149,24 @@ at::Tensor Transform::forward(const at::Tensor& x, int64_t head, const at::Tenso
   return y.to(at::kFloat);
 }
 
+at::Tensor Transform::gradient(const at::Tensor& g, int64_t head, const at::Tensor& scale) const {
+  const auto scaled = [&](const at::Tensor& z) {
+    if (!scale.defined()) return z;
+    const at::Tensor column = scale.unsqueeze(-1);
+    return scale_.inverse ? z / column : z * column;
+  };
+  at::Tensor y = g.to(at::kDouble);
+  if (!scale_.rotate_first) y = scaled(y);
+  if (linear_.inverse.defined()) {
+    if (linear_.order.defined()) y = reorder(y.unsqueeze(0), linear_.order)[0];
+    y = mixed(y, linear_.inverse.transpose(1, 2), head);
+  } else {
+    y = rotated(y, head);
+  }
+  if (scale_.rotate_first) y = scaled(y);
+  return y.to(at::kFloat);
+}
+
 at::Tensor Transform::backward(const at::Tensor& y, int64_t head, const at::Tensor& scale) const {
   at::Tensor x = y.to(at::kDouble);
   const auto unscale = [&] {

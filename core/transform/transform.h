@@ -57,6 +57,10 @@ class Transform {
   /// The inverse: decoded float32 to float64 in the space of the captured tensor.
   at::Tensor backward(const at::Tensor& y, int64_t head, const at::Tensor& scale) const;
 
+  /// Loss gradients of what enters the codec from those of the captured values g, shapes as of
+  /// `forward`: g·M⁻ᵀ·scale, the stored scale taken as a constant.
+  at::Tensor gradient(const at::Tensor& g, int64_t head, const at::Tensor& scale) const;
+
   /// q·k̂ = (q·D)·(k̂ in codec space) + q·center where each head is transformed by itself: the
   /// matrix D for a query head of this KV head, M itself where it is orthogonal, else M⁻ᵀ;
   /// undefined for none.

@@ -383,3 +383,35 @@ TEST_CASE("calibrations are told apart by content, layer, scope and form", "[pre
   // A key rotation is none for values.
   CHECK_FALSE(at::allclose(base.first, base.second, 1e-2, 1e-2));
 }
+
+TEST_CASE("loss gradients of the calibration set weigh the signposts", "[prepare]") {
+  const data::Sample bare = cases::with_more(calibration(), 1200);
+  const method::Recipe method = recipe("kvquant_nuq2");
+  const Prepared plain = prepared(method, &bare);
+  REQUIRE(plain.notes.size() == 2);
+  CHECK(plain.notes[0] == "key: k-means is unweighted, the calibration set has no grad_k");
+  CHECK(plain.notes[1] == "value: k-means is unweighted, the calibration set has no grad_v");
+
+  // Only positive values before RoPE count: signposts move up. The keys' gradients are those after
+  // RoPE, so they are turned as the keys are.
+  data::Sample weighted = bare;
+  const at::Tensor wanted = bare.more.k_pre().gt(0).to(at::kFloat) * 10.0 + 0.01;
+  const at::Tensor turned = bare.more.rope().turned(wanted);
+  weighted.more.grad_k = [turned] { return turned; };
+  const Prepared made = prepared(method, &weighted);
+  REQUIRE(made.notes.size() == 1);
+  CHECK(made.notes[0].starts_with("value: k-means is unweighted"));
+  const auto signposts = [](const Prepared& of) { return of.key.shared[0].narrow(0, 64, 4); };
+  CHECK(made.key.shared.narrow(1, 0, 64).equal(plain.key.shared.narrow(1, 0, 64)));
+  CHECK(signposts(plain)[0].item<float>() < -0.5f);
+  CHECK(signposts(made)[0].item<float>() > -0.1f);
+
+  // Signs of gradients do not matter, gradients of zero weigh nothing.
+  data::Sample flat = bare;
+  flat.more.grad_k = [turned] { return -turned; };
+  flat.more.grad_v = [&bare] { return at::zeros_like(bare.v); };
+  const Prepared same = prepared(method, &flat);
+  CHECK(same.notes.empty());
+  CHECK(at::allclose(signposts(same), signposts(made), 0, 1e-6));
+  CHECK(at::allclose(same.value.shared, plain.value.shared, 0, 1e-6));
+}

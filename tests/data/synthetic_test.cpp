@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "catch.h"
 #include "data/content.h"
+#include "data/pre_rope.h"
 #include "data/synthetic_params.h"
 
 using namespace kvlab;
@@ -316,4 +317,39 @@ TEST_CASE("data: every synthetic parameter has a help text and a default in its 
       CHECK(std::count(param.choices.begin(), param.choices.end(), fallback) == 1);
     }
   }
+}
+
+TEST_CASE("data: keys before RoPE turn into the keys, whichever the pattern describes", "[data]") {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const Settings after = item("mean_dominated", {{"batch", 2}, {"dtype", dtype}});
+    Settings before = after;
+    before["rope"] = "before";
+    const ProbeChoice probes{"strided", 8};
+    const Sample plain = make_synthetic(after, 3, probes);
+    const Sample turned = make_synthetic(before, 3, probes);
+    for (const Sample& sample : {plain, turned}) {
+      const PreRope found = keys_before_rope(sample);  // which compares them
+      CHECK(found.keys.scalar_type() == sample.k.scalar_type());
+      CHECK_FALSE(at::allclose(found.keys.to(at::kFloat), sample.k.to(at::kFloat), 0.1, 0.1));
+    }
+    // What the pattern makes stands after RoPE, or before it.
+    CHECK(turned.more.k_pre().equal(plain.k));
+    const Rope rope = turned.more.rope();
+    const int64_t last = plain.positions[7].item<int64_t>();
+    const at::Tensor query = rope.turned(plain.q[1][2].narrow(0, 7, 1).to(at::kFloat), last);
+    CHECK(query.to(plain.q.scalar_type()).equal(turned.q[1][2].narrow(0, 7, 1)));
+    CHECK(turned.v.equal(plain.v));
+    CHECK(turned.more.every_query().size(2) == 512);
+  }
+  const Sample slow = make_synthetic(item("gaussian", {{"rope_theta", 500000.0}}), 0, {"last", 1});
+  const Sample fast = make_synthetic(item("gaussian"), 0, {"last", 1});
+  CHECK(slow.k.equal(fast.k));
+  CHECK_FALSE(slow.more.k_pre().equal(fast.more.k_pre()));
+
+  const Sample odd = make_synthetic(item("gaussian", {{"head_dim", 63}}), 0, {"last", 1});
+  CHECK_THROWS_AS(odd.more.k_pre(), Unsupported);
+  CHECK_THROWS_AS(odd.more.rope(), Unsupported);
+  CHECK_THROWS_WITH(
+      make_synthetic(item("gaussian", {{"head_dim", 63}, {"rope", "before"}}), 0, {"last", 1}),
+      ContainsSubstring("head_dim 63 is odd"));
 }

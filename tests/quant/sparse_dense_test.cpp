@@ -32,6 +32,9 @@ TEST_CASE("k-means of scalars ends at the means of its cells", "[kmeans]") {
   const at::Tensor weight = at::tensor({1.0, 1.0, 3.0, 1.0, 1.0}, at::kDouble);
   CHECK(
       at::allclose(quant::kmeans_scalars(x, weight, 2, 50), at::tensor({0.75, 10.0}, at::kDouble)));
+  // Weights of zero alone are none.
+  CHECK(at::allclose(quant::kmeans_scalars(x, at::zeros({5}), 2, 50),
+                     at::tensor({0.5, 10.0}, at::kDouble)));
   // More levels than values: every value is one.
   const at::Tensor many = quant::kmeans_scalars(x, {}, 8, 50);
   CHECK((x.unsqueeze(1) - many).abs().amin(1).max().item<double>() == 0.0);

@@ -130,3 +130,37 @@ TEST_CASE("a basis that is no rotation goes back through its inverse and has its
     CHECK_FALSE(at::allclose(basis.query_matrix(head), basis.rotation_of(head), 0, 0.1));
   }
 }
+
+TEST_CASE("gradients of what enters the codec are those of what it decodes to", "[transform]") {
+  // backward is affine in y: its derivative is a difference, whatever the stages.
+  const at::Tensor center = plain::gaussian({2, 4}, 60);
+  const at::Tensor matrix = plain::gaussian({2, 4, 4}, 61).to(at::kDouble) + 3 * at::eye(4);
+  const Linear basis{.order = {}, .matrix = matrix, .inverse = at::linalg_inv(matrix)};
+  const Linear order{.order = at::tensor({5, 0, 7, 2, 1, 3, 6, 4}, at::kLong),
+                     .matrix = transform::random_orthogonal(8, 3).unsqueeze(0),
+                     .inverse = {},
+                     .heads = 2};
+  for (const bool rotate_first : {true, false}) {
+    for (const bool inverse : {true, false}) {
+      for (const Linear& linear : {basis, order}) {
+        TokenScale scale = scale_of(Params::fp32, inverse);
+        scale.rotate_first = rotate_first;
+        const Transform stages(center, linear, scale, 2);
+        const int64_t heads = stages.heads();
+        const at::Tensor y = plain::gaussian({heads, 3, 4}, 62);
+        const at::Tensor g = plain::gaussian({heads, 3, 4}, 63);  // dL/dx of L = Σ g·x
+        const at::Tensor stored = plain::gaussian({heads, 3}, 64).abs().to(at::kDouble) + 0.5;
+        const auto loss = [&](const at::Tensor& at_y) {
+          return (stages.backward(at_y, 0, stored) * g).sum().item<double>();
+        };
+        const at::Tensor ours = stages.gradient(g, 0, stored);
+        for (int64_t c = 0; c < 4; ++c) {
+          at::Tensor moved = y.clone();
+          moved[heads - 1][1][c] += 1.0;
+          CHECK(ours[heads - 1][1][c].item<double>() ==
+                Approx(loss(moved) - loss(y)).epsilon(1e-4).margin(1e-5));
+        }
+      }
+    }
+  }
+}
