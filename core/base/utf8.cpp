@@ -33,4 +33,18 @@ std::optional<size_t> first_invalid_utf8(std::string_view text) {
   return std::nullopt;
 }
 
+std::string readable(std::string_view text) {
+  constexpr size_t kMost = 80;
+  std::string shown;
+  for (size_t at = 0; at < text.size();) {
+    if (shown.size() >= kMost) return shown + "…";
+    const size_t length = character_length(text, at);
+    const auto byte = static_cast<uint8_t>(text[at]);
+    const bool plain = length > 1 || (length == 1 && byte >= 0x20 && byte != 0x7F);
+    shown += plain ? text.substr(at, length) : "?";
+    at += plain ? length : 1;
+  }
+  return shown;
+}
+
 }  // namespace kvlab

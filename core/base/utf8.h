@@ -12,6 +12,10 @@ namespace kvlab {
 /// of it is.
 std::optional<size_t> first_invalid_utf8(std::string_view text);
 
+/// A text of a foreign file as a message can show it: control characters and what is not UTF-8
+/// become '?', what follows the first 80 bytes "…".
+std::string readable(std::string_view text);
+
 /// JSON as text. Names of files and strings of foreign files may be any bytes: what is not UTF-8
 /// becomes U+FFFD.
 template <class Json>

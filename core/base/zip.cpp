@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <fstream>
 #include <iterator>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace kvlab::zip {
 namespace {
@@ -120,6 +122,18 @@ uint32_t checksum(std::string_view bytes) {
   return ~sum;
 }
 
+/// Whether a path of this name lies below the folder that it is taken in.
+bool stays_below(std::string_view name) {
+  if (name.empty() || name.front() == '/' || name.find('\\') != std::string_view::npos)
+    return false;
+  for (size_t at = 0; at <= name.size();) {
+    const size_t end = std::min(name.find('/', at), name.size());
+    if (name.substr(at, end - at) == "..") return false;
+    at = end + 1;
+  }
+  return true;
+}
+
 void put(std::string& out, uint64_t value, size_t size) {
   for (size_t i = 0; i < size; ++i) out.push_back(static_cast<char>(value >> 8 * i & 0xff));
 }
@@ -144,25 +158,38 @@ std::map<std::string, std::string> read(const std::filesystem::path& path) {
   const Directory directory = find_directory(file);
   std::map<std::string, std::string> entries;
   uint64_t at = directory.at;
+  uint64_t total = 0;
   for (uint64_t i = 0; i < directory.entries; ++i) {
     if (file.number(at, 4) != kCentral) file.fail("has a damaged ZIP directory");
     const uint64_t name_size = file.number(at + 28, 2);
     const uint64_t extra_size = file.number(at + 30, 2);
     const std::string name(file.part(at + kCentralBytes, name_size));
+    if (!stays_below(name)) {
+      file.fail(fmt::format("entry '{}' has a name that leads out of the archive", readable(name)));
+    }
     if (file.number(at + 10, 2) != 0) {
-      file.fail(fmt::format("entry '{}' is compressed, expected one stored as it is", name));
+      file.fail(
+          fmt::format("entry '{}' is compressed, expected one stored as it is", readable(name)));
     }
     Extra extra(file, at + kCentralBytes + name_size, extra_size);
     const uint64_t size = extra.resolve(file.number(at + 24, 4));
     const uint64_t held = extra.resolve(file.number(at + 20, 4));
     const uint64_t local = extra.resolve(file.number(at + 42, 4));
-    if (held != size) file.fail(fmt::format("entry '{}' has two sizes", name));
-    if (file.number(local, 4) != kLocal) file.fail(fmt::format("entry '{}' is damaged", name));
+    if (held != size) file.fail(fmt::format("entry '{}' has two sizes", readable(name)));
+    if (file.number(local, 4) != kLocal)
+      file.fail(fmt::format("entry '{}' is damaged", readable(name)));
     const uint64_t begin =
         local + kLocalBytes + file.number(local + 26, 2) + file.number(local + 28, 2);
-    if (!entries.emplace(name, file.part(begin, size)).second) {
-      file.fail(fmt::format("holds '{}' twice", name));
+    const std::string_view bytes = file.part(begin, size);
+    // Entries that share bytes could be far larger together than the archive.
+    total += size;
+    if (total > file.size()) file.fail("has entries that lie over each other");
+    if (checksum(bytes) != file.number(at + 16, 4)) {
+      file.fail(
+          fmt::format("entry '{}' is damaged: its checksum is not the one stored", readable(name)));
     }
+    if (!entries.emplace(name, bytes).second)
+      file.fail(fmt::format("holds '{}' twice", readable(name)));
     at += kCentralBytes + name_size + extra_size + file.number(at + 32, 2);
   }
   return entries;

@@ -11,7 +11,7 @@ namespace kvlab::zip {
 
 /// The entries of a ZIP archive by name. Only archives whose entries are stored as they are, as
 /// torch.save writes them. Throws Error with the file's name where it is no such archive, is cut
-/// off or compressed.
+/// off or compressed, where a checksum is wrong, entries overlap or a name leads elsewhere.
 std::map<std::string, std::string> read(const std::filesystem::path& path);
 
 /// One entry of an archive to be written.

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "calibrate/torch_file.h"
 #include "data/safetensors.h"
 
@@ -85,12 +86,21 @@ void take(RotationSide& side, const std::string& name, const at::Tensor& tensor,
           std::vector<std::string>& notes) {
   if (name == "rotation") {
     side.rotation = checked_rotation(tensor, place, notes);
-  } else if (name == "center") {
+    return;
+  }
+  const bool whole = at::isfinite(tensor).all().item<bool>();
+  if (!whole) place.fail("holds NaN or infinite values");
+  if (name == "center") {
     if (tensor.dim() != 2) place.fail("must be [H, d]");
     side.center = tensor.to(at::kFloat);
-  } else {
-    side.extra[name] = tensor.to(at::kDouble);
+    return;
   }
+  // It becomes a dataset's name.
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  });
+  if (name.empty() || !plain) place.fail("has a name that is not made of letters, digits and _");
+  side.extra[name] = tensor.to(at::kDouble);
 }
 
 std::string side_of_pt(const std::filesystem::path& path, const Value& file,
@@ -106,7 +116,7 @@ std::string side_of_pt(const std::filesystem::path& path, const Value& file,
   throw Error(
       fmt::format("{}: neither its name (k_…, v_…) nor its objective '{}' says whether it "
                   "rotates keys or values: add --side key or --side value",
-                  path.string(), text));
+                  path.string(), readable(text)));
 }
 
 RotationFile read_pt(const std::filesystem::path& path, const ConvertOptions& options,
@@ -148,7 +158,8 @@ RotationFile read_pt(const std::filesystem::path& path, const ConvertOptions& op
     RotationSide& target = side_of(result.layers[number.integer], side);
     for (const auto& [name, member] : entry.members) {
       if (name.kind != Value::Kind::text || member.kind != Value::Kind::tensor) continue;
-      take(target, name.text, member.tensor, {path, place.name + "'s " + name.text}, notes);
+      take(target, name.text, member.tensor, {path, place.name + "'s " + readable(name.text)},
+           notes);
     }
   }
   return result;
@@ -208,7 +219,7 @@ RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std
   result.calibration = text("calibration");
   for (const auto& [name, entry] : contents.entries) {
     // layers.N.key.rotation
-    const Place place{path, "tensor '" + name + "'"};
+    const Place place{path, "tensor '" + readable(name) + "'"};
     constexpr std::string_view kLayers = "layers.";
     int64_t number = -1;
     const char* const end = name.data() + name.size();
@@ -222,7 +233,7 @@ RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std
                                                             : "";
     if (number < 0 || side.empty()) place.fail("is not named layers.N.key.… or layers.N.value.…");
     if (!entry.tensor.defined()) {
-      place.fail("has type " + entry.type + ", expected F64, F32, F16, BF16 or I64");
+      place.fail("has type " + readable(entry.type) + ", expected F64, F32, F16, BF16 or I64");
     }
     // A copy: the file may be written over while the tensor is held.
     take(side_of(result.layers[number], side), std::string(after.substr(side.size() + 2)),

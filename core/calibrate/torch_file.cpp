@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/replacement.h"
+#include "base/utf8.h"
 #include "base/zip.h"
 
 namespace kvlab::calibrate::torch_file {
@@ -26,6 +28,12 @@ constexpr std::array kStorageTypes = {
     StorageType{"BFloat16Storage", at::kBFloat16}, StorageType{"DoubleStorage", at::kDouble},
     StorageType{"LongStorage", at::kLong},         StorageType{"IntStorage", at::kInt},
 };
+
+// A rotation file has a few thousand values, in dicts of dicts of tensors. More, or deeper, is made
+// to exhaust memory or the stack.
+constexpr int64_t kMostValues = 1 << 18;
+constexpr int64_t kMostDepth = 32;
+constexpr size_t kMostDimensions = 8;
 
 constexpr const char* kRebuild = "torch._utils._rebuild_tensor_v2";
 constexpr const char* kOrderedDict = "collections.OrderedDict";
@@ -50,9 +58,10 @@ class Machine {
         code_(entries.at(folder_ + "data.pkl")) {}
 
   Value run() {
-    while (true) {
+    for (int64_t steps = 0;; ++steps) {
       const auto op = static_cast<uint8_t>(bytes(1)[0]);
       if (op == '.') break;
+      if (steps > kMostValues) refuse("more values than a rotation file has");
       step(op);
     }
     if (stack_.size() != 1 || stack_[0].kind != Cell::Kind::value) fail("its pickle is damaged");
@@ -101,16 +110,12 @@ class Machine {
     stack_.pop_back();
     return cell;
   }
-  Value pop_value() {
-    const Cell cell = pop();
-    if (cell.kind == Cell::Kind::global) refuse("'" + cell.name + "' as a value");
-    if (cell.kind != Cell::Kind::value) fail("its pickle is damaged");
-    return *cell.value;
-  }
   std::string pop_text() {
-    Value value = pop_value();
-    if (value.kind != Value::Kind::text) fail("its pickle is damaged");
-    return std::move(value.text);
+    const Cell cell = pop();
+    if (cell.kind != Cell::Kind::value || cell.value->kind != Value::Kind::text) {
+      fail("its pickle is damaged");
+    }
+    return cell.value->text;
   }
   Value& top() {
     if (stack_.empty() || stack_.back().kind != Cell::Kind::value) fail("its pickle is damaged");
@@ -128,12 +133,14 @@ class Machine {
   }
 
   /// A copy of a cell's value to be put into `container`.
-  Value taken(const Cell& cell, Value& container) const {
-    constexpr int64_t kMostNodes = 1 << 20;
+  Value taken(const Cell& cell, Value& container) {
     if (cell.kind == Cell::Kind::global) refuse("'" + cell.name + "' as a value");
     if (cell.kind != Cell::Kind::value) fail("its pickle is damaged");
+    copied_ += cell.value->nodes;
+    if (copied_ > kMostValues) refuse("more values than a rotation file has");
     container.nodes += cell.value->nodes;
-    if (container.nodes > kMostNodes) refuse("more values than a rotation file has");
+    container.depth = std::max(container.depth, cell.value->depth + 1);
+    if (container.depth > kMostDepth) refuse("values nested deeper than a rotation file's");
     return *cell.value;
   }
 
@@ -183,7 +190,7 @@ class Machine {
     bool known = whole == kRebuild || whole == kOrderedDict;
     for (const StorageType& type : kStorageTypes)
       known |= whole == std::string("torch.") + type.name;
-    if (!known) refuse("'" + whole + "'");
+    if (!known) refuse("'" + readable(whole) + "'");
     stack_.push_back({.kind = Cell::Kind::global, .value = {}, .name = whole});
   }
 
@@ -199,7 +206,8 @@ class Machine {
     }
     const auto entry = entries_.find(folder_ + "data/" + parts[2].value->text);
     if (entry == entries_.end()) {
-      fail(fmt::format("has no entry data/{}, which its pickle names", parts[2].value->text));
+      fail(fmt::format("has no entry data/{}, which its pickle names",
+                       readable(parts[2].value->text)));
     }
     for (const StorageType& type : kStorageTypes) {
       if (parts[1].name != std::string("torch.") + type.name) continue;
@@ -230,26 +238,30 @@ class Machine {
     }
     const std::vector<int64_t> sizes = whole_numbers(parts[2]);
     const std::vector<int64_t> strides = whole_numbers(parts[3]);
-    if (sizes.size() != strides.size()) fail("a tensor has a wrong shape");
+    const Value& offset = *parts[1].value;
+    if (sizes.size() != strides.size() || sizes.size() > kMostDimensions ||
+        offset.kind != Value::Kind::integer || offset.integer < 0) {
+      fail("a tensor has a wrong shape");
+    }
     const auto item = static_cast<int64_t>(c10::elementSize(parts[0].type));
     const auto held = static_cast<int64_t>(parts[0].bytes->size()) / item;
-    // Index of the last element; a number that no storage can have stops the sum before it
-    // overflows.
-    int64_t last = parts[1].value->integer;
-    bool empty = false;
+    // Index of the last element, and how many there are: strides of 0 could make a few bytes a
+    // tensor of any size. A number that no storage can have stops them before they overflow.
+    const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+    if (empty) return Value::of(at::empty({0}, parts[0].type));
+    int64_t last = offset.integer, count = 1;
+    if (last >= held) fail("a tensor is larger than its storage");
     for (size_t i = 0; i < sizes.size(); ++i) {
-      empty |= sizes[i] == 0;
       const bool fits = sizes[i] <= held && strides[i] <= held;
-      if (!empty && !fits) fail("a tensor is larger than its storage");
-      if (!empty) last += (sizes[i] - 1) * strides[i];
-      if (last > held) fail("a tensor is larger than its storage");
+      if (!fits) fail("a tensor is larger than its storage");
+      last += (sizes[i] - 1) * strides[i];
+      count *= sizes[i];
+      if (last >= held || count > held) fail("a tensor is larger than its storage");
     }
-    if (last < 0 || (!empty && last >= held)) fail("a tensor is larger than its storage");
     at::Tensor storage = at::empty({held}, parts[0].type);
     std::memcpy(storage.mutable_data_ptr(), parts[0].bytes->data(),
                 static_cast<size_t>(held * item));
-    return Value::of(empty ? at::empty(sizes, parts[0].type)
-                           : storage.as_strided(sizes, strides, parts[1].value->integer).clone());
+    return Value::of(storage.as_strided(sizes, strides, offset.integer).clone());
   }
 
   void reduce() {
@@ -276,7 +288,11 @@ class Machine {
     stack_.push_back(found->second);
   }
 
-  void push_text(uint64_t size) { push(Value::of(std::string(bytes(size)))); }
+  void push_text(uint64_t size) {
+    const std::string_view text = bytes(size);
+    if (first_invalid_utf8(text)) fail("its pickle has a text that is no UTF-8");
+    push(Value::of(std::string(text)));
+  }
   void push_boolean(bool value) {
     Value result;
     result.kind = Value::Kind::boolean;
@@ -393,6 +409,7 @@ class Machine {
   std::string folder_;
   const std::string& code_;
   size_t at_ = 0;
+  int64_t copied_ = 0;  // values put into containers, with all within them
   std::vector<Cell> stack_;
   std::map<uint64_t, Cell> memo_;
   std::vector<std::vector<Cell>> tuples_;
@@ -523,7 +540,7 @@ std::string Value::describe() const {
     case Kind::real:
       return fmt::format("the number {}", real);
     case Kind::text:
-      return fmt::format("the text '{}'", text);
+      return fmt::format("the text '{}'", readable(text));
     case Kind::list:
       return fmt::format("a list of {}", items.size());
     case Kind::dict:
@@ -543,8 +560,8 @@ Value read(const std::filesystem::path& path) {
     const std::string folder = name.substr(0, name.size() - kPickle.size() + 1);
     const auto order = entries.find(folder + "byteorder");
     if (order != entries.end() && order->second != "little") {
-      throw Error(
-          fmt::format("{}: has byte order '{}', expected little", path.string(), order->second));
+      throw Error(fmt::format("{}: has byte order '{}', expected little", path.string(),
+                              readable(order->second)));
     }
     return Machine(path.string(), entries, folder).run();
   }

@@ -27,6 +27,7 @@ struct Value {
   std::vector<Member> members;  // dict, in the order of the file
   at::Tensor tensor;
   int64_t nodes = 1;  // it and all within it: containers that are named twice are held twice
+  int64_t depth = 1;  // levels of containers, it among them
 
   static Value of(int64_t number);
   static Value of(std::string text);

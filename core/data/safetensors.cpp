@@ -18,13 +18,16 @@
 
 #include "base/error.h"
 #include "base/replacement.h"
+#include "base/utf8.h"
 
 namespace kvlab::data {
 namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kPrefix = 8;  // bytes of the header's size
+constexpr uint64_t kPrefix = 8;                // bytes of the header's size
+constexpr uint64_t kMostHeader = 100'000'000;  // as the format's own reader has it
+constexpr size_t kMostDimensions = 8;
 constexpr const char* kMetadata = "__metadata__";
 
 struct Type {
@@ -72,7 +75,8 @@ std::optional<Place> place_of(const json& value) {
     return number.is_number_unsigned() && number.get<uint64_t>() < (uint64_t{1} << 48);
   };
   if (!value.is_object() || !value.contains("dtype") || !value["dtype"].is_string() ||
-      !value.contains("shape") || !value["shape"].is_array() || !value.contains("data_offsets") ||
+      !value.contains("shape") || !value["shape"].is_array() ||
+      value["shape"].size() > kMostDimensions || !value.contains("data_offsets") ||
       !value["data_offsets"].is_array() || value["data_offsets"].size() != 2 ||
       !std::all_of(value["shape"].begin(), value["shape"].end(), is_whole) ||
       !std::all_of(value["data_offsets"].begin(), value["data_offsets"].end(), is_whole)) {
@@ -112,11 +116,15 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
   if (header == 0 || header > mapping->size - std::min(mapping->size, kPrefix)) {
     fail(path, "is no safetensors file, or cut short");
   }
+  if (header > kMostHeader) {
+    fail(path, fmt::format("has a header of {} bytes, at most {} is known", header, kMostHeader));
+  }
   char* data = static_cast<char*>(mapping->bytes) + kPrefix + header;
   const uint64_t room = mapping->size - kPrefix - header;
   const json head = json::parse(data - header, data, nullptr, /*allow_exceptions=*/false);
   if (!head.is_object()) fail(path, "its header is no JSON object");
   Safetensors result;
+  std::vector<std::pair<uint64_t, uint64_t>> places;
   for (const auto& [name, value] : head.items()) {
     if (name == kMetadata) {
       result.metadata = texts_of(path, value);
@@ -124,8 +132,9 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
     }
     const auto place = place_of(value);
     if (!place || place->begin > place->end || place->end > room) {
-      fail(path, fmt::format("the entry of '{}' does not lie within the file", name));
+      fail(path, fmt::format("the entry of '{}' does not lie within the file", readable(name)));
     }
+    places.emplace_back(place->begin, place->end);
     Entry& entry = result.entries[name];
     entry.type = place->type;
     const auto* const known = std::find_if(
@@ -133,12 +142,16 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
     if (known == kTypes.end()) continue;
     const auto bytes = bytes_of(place->shape, at::elementSize(known->type));
     if (bytes != place->end - place->begin) {
-      fail(path, fmt::format("'{}' has {} bytes, its shape [{}] of {} needs {}", name,
+      fail(path, fmt::format("'{}' has {} bytes, its shape [{}] of {} needs {}", readable(name),
                              place->end - place->begin, fmt::join(place->shape, ", "), place->type,
                              bytes ? std::to_string(*bytes) : "more than any file has"));
     }
     entry.tensor = at::from_blob(
         data + place->begin, place->shape, [mapping](void*) {}, at::TensorOptions(known->type));
+  }
+  std::sort(places.begin(), places.end());
+  for (size_t i = 1; i < places.size(); ++i) {
+    if (places[i].first < places[i - 1].second) fail(path, "has tensors that lie over each other");
   }
   return result;
 }
