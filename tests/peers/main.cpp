@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <stdexcept>
 
 #include "peers/peer_case.h"
 
@@ -60,17 +61,29 @@ std::filesystem::path folder() {
   return std::filesystem::path(KVLAB_SOURCE_DIR) / "../shared/peer-vectors";
 }
 
+/// What libtorch says stands on the first line; its trace follows.
+std::string first_line(const std::exception& error) {
+  const std::string all = error.what();
+  return all.substr(0, all.find('\n'));
+}
+
 bool check(const std::string& set, const peers::Case& vector, const std::string& where,
            bool verbose) {
   peers::Findings findings;
   try {
     const Method& method = methods().at(set);
-    findings.that(vector.method() == method.name, "the method is " + method.name);
-    method.check(vector, findings);
-    for (const std::string& name : vector.unread())
-      findings.that(false, name + " was not compared");
+    const std::string named = vector.method();
+    if (named == method.name) {
+      method.check(vector, findings);
+      for (const std::string& name : vector.unread())
+        findings.that(false, name + " was not compared");
+    } else {
+      findings.that(false,
+                    fmt::format("its method is '{}', this file's are of {}", named, method.name));
+    }
   } catch (const std::exception& error) {
-    findings.that(false, error.what());
+    findings.that(false, fmt::format("{} (after {} was read)", first_line(error),
+                                     vector.last_read().empty() ? "nothing" : vector.last_read()));
   }
   for (const std::string& failure : findings.failures()) {
     fmt::print("{}: {}\n", where, failure);
@@ -81,6 +94,32 @@ bool check(const std::string& set, const peers::Case& vector, const std::string&
     }
   }
   return findings.failures().empty();
+}
+
+/// Every case of a file; one that cannot be read is one that does not agree.
+void check_file(const std::filesystem::path& path, bool verbose,
+                std::map<std::string, Count>& counts) {
+  const std::string name = path.filename().string();
+  const std::string set = set_of(path.stem().string());
+  Count& count = counts[set.empty() ? path.stem().string() : set];
+  try {
+    const auto file = kvlab::h5::File::open(path);
+    const std::vector<std::string> cases = file.children("/");
+    if (cases.empty()) throw std::runtime_error("holds no case");
+    for (const std::string& one : cases) {
+      ++count.all;
+      const std::string where = name + "/" + one;
+      if (set.empty()) {
+        fmt::print("{}: nothing here checks files of this name\n", where);
+      } else if (check(set, peers::Case(file, one), where, verbose)) {
+        ++count.agree;
+      }
+      std::fflush(stdout);
+    }
+  } catch (const std::exception& error) {
+    ++count.all;
+    fmt::print("{}: {}\n", name, first_line(error));
+  }
 }
 
 }  // namespace
@@ -100,25 +139,14 @@ int main(int argc, char** argv) {
   std::sort(files.begin(), files.end());
 
   std::map<std::string, Count> counts;
-  Count total;
   for (const std::filesystem::path& path : files) {
     const std::string stem = path.stem().string();
-    if (!stem.starts_with(only)) continue;
-    const std::string set = set_of(stem);
-    const auto file = kvlab::h5::File::open(path);
-    for (const std::string& name : file.children("/")) {
-      Count& count = counts[set.empty() ? stem : set];
-      ++count.all;
-      ++total.all;
-      const std::string where = stem + "/" + name;
-      if (set.empty()) {
-        fmt::print("{}: nothing here checks files of this name\n", where);
-      } else if (check(set, peers::Case(file, name), where, verbose)) {
-        ++count.agree;
-        ++total.agree;
-      }
-      std::fflush(stdout);
-    }
+    if (stem.starts_with(only)) check_file(path, verbose, counts);
+  }
+  Count total;
+  for (const auto& [set, count] : counts) {
+    total.agree += count.agree;
+    total.all += count.all;
   }
   for (const auto& [set, count] : counts) {
     fmt::print("{:14} {:3} of {:3} vectors agree\n", set, count.agree, count.all);

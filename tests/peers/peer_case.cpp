@@ -1,13 +1,26 @@
 #include "peers/peer_case.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
 
 namespace peers {
 
 using kvlab::h5::Element;
 
+at::Tensor Case::only(const std::string& dataset) const {
+  const at::Tensor all = tensor(dataset);
+  if (all.dim() < 2 || all.size(0) != 1) {
+    throw std::runtime_error(fmt::format("{} has shape [{}], expected a first dimension of 1",
+                                         dataset, fmt::join(all.sizes().vec(), ", ")));
+  }
+  return all.squeeze(0);
+}
+
 at::Tensor Case::tensor(const std::string& dataset) const {
   read_.insert(dataset);
+  last_ = dataset;
   const kvlab::h5::Info info = file_.info(path(dataset));
   if (info.element.kind != Element::Kind::real) {
     return at::tensor(file_.read<int64_t>(path(dataset)), at::kLong).reshape(info.shape);

@@ -23,12 +23,15 @@ class Case {
   /// float32, float64, or int64 for whole numbers.
   at::Tensor tensor(const std::string& dataset) const;
   /// The dataset without its first dimension of 1.
-  at::Tensor only(const std::string& dataset) const { return tensor(dataset).squeeze(0); }
+  at::Tensor only(const std::string& dataset) const;
 
   bool says(const std::string& attribute) const { return file_.has_attribute(group(), attribute); }
   std::string text(const std::string& attribute) const;
   int64_t integer(const std::string& attribute) const;
   double real(const std::string& attribute) const;  // whole numbers too
+
+  /// The dataset that was read last: where a comparison that cannot be made went wrong.
+  const std::string& last_read() const { return last_; }
 
   /// Datasets that nobody asked for.
   std::vector<std::string> unread() const;
@@ -40,6 +43,7 @@ class Case {
   const kvlab::h5::File& file_;
   std::string name_;
   mutable std::set<std::string> read_;
+  mutable std::string last_;
 };
 
 /// What comparing a case found.
