@@ -11,4 +11,10 @@ void keep_memory_low() {
 #endif
 }
 
+void return_free_memory() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
+
 }  // namespace kvlab

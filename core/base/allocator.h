@@ -8,4 +8,8 @@ namespace kvlab {
 /// program.
 void keep_memory_low();
 
+/// Gives what was freed and kept for later back to the system: after work that needed much memory
+/// for a short time, in many pieces.
+void return_free_memory();
+
 }  // namespace kvlab

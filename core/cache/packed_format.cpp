@@ -96,7 +96,16 @@ std::optional<std::string> refused_side(const Settings& side, const std::string&
     return fmt::format("{}.rotate_heads {} has no kernel: a rotation is within a head", name,
                        get_int(side, "rotate_heads"));
   }
+  for (const char* key : {"rotate_block", "mix_tokens"}) {
+    const bool means_all = get_int(side, key) == 0;
+    const bool other = key == std::string("rotate_block") && get_text(side, "rotate") != "hadamard";
+    if (means_all || other) continue;
+    return fmt::format("{}.{} {} has no kernel", name, key, get_int(side, key));
+  }
   const TokenScale scale = TokenScale::from(side);
+  if (scale.kind == TokenScale::Kind::max_heads || scale.kind == TokenScale::Kind::mean_abs_heads) {
+    return fmt::format("{}.token_scale {} has no kernel", name, get_text(side, "token_scale"));
+  }
   if (scale.kind != TokenScale::Kind::none && scale.params > TokenScale::Params::bf16) {
     return fmt::format("{}.token_scale_params {} has no kernel, fp32, fp16 and bf16 have", name,
                        get_text(side, "token_scale_params"));

@@ -4,16 +4,17 @@
 #include <numeric>
 
 #include "quant/parts.h"
+#include "transform/parts.h"
 
 namespace kvlab::cache {
 
 Windows::Windows(const Settings& recipe, int64_t tokens) : tokens_(tokens) {
-  const Settings key = below(recipe, "key.codec.");
-  const Settings value = below(recipe, "value.codec.");
-  keys_ = !quant::is_passthrough(key);
-  values_ = !quant::is_passthrough(value);
-  const auto unit_of = [](bool quantized, const Settings& codec) {
-    return quantized ? quant::token_group(codec) : int64_t{1};
+  const Settings key = below(recipe, "key.");
+  const Settings value = below(recipe, "value.");
+  keys_ = !quant::is_passthrough(below(key, "codec."));
+  values_ = !quant::is_passthrough(below(value, "codec."));
+  const auto unit_of = [](bool quantized, const Settings& side) {
+    return quantized ? transform::token_group(side) : int64_t{1};
   };
   group_ = std::lcm(unit_of(keys_, key), unit_of(values_, value));
   if (!keys_ && !values_) return;

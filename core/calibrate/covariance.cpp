@@ -50,13 +50,10 @@ at::Tensor output_product(const data::Sample& sample, int64_t head, int64_t j) {
 
 at::Tensor query_covariance(const data::Sample& sample) {
   return stack_heads(sample.kv_heads(), [&](int64_t head) {
-    at::Tensor product = at::zeros({sample.head_dim(), sample.head_dim()}, at::kDouble);
-    for (int64_t j = head * sample.group(); j < (head + 1) * sample.group(); ++j) {
-      const at::Tensor queries = rows(sample.q, j);
-      product += queries.t().matmul(queries);
-    }
-    return product /
-           static_cast<double>(sample.group() * sample.batch() * sample.positions.size(0));
+    const at::Tensor queries = sample.q.narrow(1, head * sample.group(), sample.group())
+                                   .to(at::kDouble)
+                                   .reshape({-1, sample.head_dim()});
+    return queries.t().matmul(queries) / static_cast<double>(queries.size(0));
   });
 }
 
@@ -80,6 +77,13 @@ at::Tensor output_covariance(const data::Sample& sample) {
       sum += output_product(sample, head, j);
     }
     return sum / static_cast<double>(group);
+  });
+}
+
+at::Tensor own_covariance(const at::Tensor& x) {
+  return stack_heads(x.size(1), [&](int64_t head) {
+    const at::Tensor own = rows(x, head);
+    return own.t().matmul(own) / static_cast<double>(own.size(0));
   });
 }
 
@@ -111,8 +115,7 @@ at::Tensor compose_rotation(const at::Tensor& u, const std::string& factors) {
   return product;
 }
 
-at::Tensor covariance_rotation(const at::Tensor& covariance, bool hadamard, bool bit_reversal) {
-  const std::string factors = !hadamard ? "u" : bit_reversal ? "uhp" : "uh";
+at::Tensor covariance_rotation(const at::Tensor& covariance, const std::string& factors) {
   return stack_heads(covariance.size(0), [&](int64_t head) {
     return compose_rotation(eigenvectors(covariance[head]), factors);
   });

@@ -20,6 +20,9 @@ at::Tensor proxy_covariance(const data::Sample& sample, const at::Tensor& query)
 /// of the captured queries, float64 [Hkv, d, d].
 at::Tensor output_covariance(const data::Sample& sample);
 
+/// XᵀX/n of each head's captured keys or values x [B, H, n, d]: float64 [H, d, d].
+at::Tensor own_covariance(const at::Tensor& x);
+
 /// Eigenvectors as columns, ascending in eigenvalue, each column's entry of largest magnitude
 /// positive.
 at::Tensor eigenvectors(const at::Tensor& covariance);
@@ -29,7 +32,7 @@ at::Tensor eigenvectors(const at::Tensor& covariance);
 /// has others. Without u it is [d, d].
 at::Tensor compose_rotation(const at::Tensor& u, const std::string& factors);
 
-/// U, U·H or U·H·P for each matrix of covariance [n, d, d].
-at::Tensor covariance_rotation(const at::Tensor& covariance, bool hadamard, bool bit_reversal);
+/// compose_rotation of the eigenvectors of each matrix of covariance [n, d, d].
+at::Tensor covariance_rotation(const at::Tensor& covariance, const std::string& factors);
 
 }  // namespace kvlab::calibrate

@@ -13,7 +13,9 @@
 #include "data/pre_rope.h"
 #include "quant/codebook.h"
 #include "quant/parts.h"
+#include "quant/rounding.h"
 #include "transform/head_hadamard.h"
+#include "transform/parts.h"
 #include "transform/reorder.h"
 
 namespace kvlab::calibrate {
@@ -75,33 +77,32 @@ struct Context {
   }
 };
 
-bool is_covariance(const std::string& rotate) { return rotate.starts_with("covariance"); }
+/// U·H·P, or U·H without bit reversal.
+std::string hadamard_factors(const Settings& side) {
+  return get_bool(side, "bit_reversal") ? "uhp" : "uh";
+}
 
 at::Tensor layer_or_heads(const at::Tensor& covariance, const std::string& scope) {
   return scope == "layer" ? covariance.mean(0, true) : covariance;
 }
 
-/// U, U·H or U·H·P of a side, by way of the store.
+/// A product of U (and H and P, see compose_rotation) of a side, by way of the store.
 at::Tensor covariance_rotation_of(const Context& context, const Settings& side, Which which,
-                                  const std::string& kind) {
+                                  const std::string& factors) {
   const std::string form = get_text(side, "covariance");
   const std::string scope = get_text(side, "covariance_scope");
-  const bool hadamard = kind == "covariance_hadamard";
-  const bool reversal = hadamard && get_bool(side, "bit_reversal");
   const std::string name = name_of(which);
-  const nlohmann::json what = {{"rotation", kind},
-                               {"side", name},
-                               {"form", form},
-                               {"scope", scope},
-                               {"bit_reversal", reversal}};
+  const nlohmann::json what = {
+      {"rotation", factors}, {"side", name}, {"form", form}, {"scope", scope}};
   const auto layer = context.store.get(context.key(what), context.layer, [&] {
     const data::Sample& sample = context.sample("a covariance rotation");
-    const at::Tensor covariance = which == Which::key ? context.query_covariance()
-                                  : form == "code"
-                                      ? proxy_covariance(sample, context.query_covariance())
-                                      : output_covariance(sample);
+    const at::Tensor covariance =
+        form == "own"         ? own_covariance(which == Which::key ? sample.k : sample.v)
+        : which == Which::key ? context.query_covariance()
+        : form == "code"      ? proxy_covariance(sample, context.query_covariance())
+                              : output_covariance(sample);
     RotationSide made;
-    made.rotation = covariance_rotation(layer_or_heads(covariance, scope), hadamard, reversal);
+    made.rotation = covariance_rotation(layer_or_heads(covariance, scope), factors);
     return which == Which::key ? RotationLayer{made, {}} : RotationLayer{{}, made};
   });
   return (which == Which::key ? layer->key : layer->value).rotation;
@@ -219,8 +220,10 @@ bool is_learned(const Settings& side) {
 at::Tensor learning_base(const Context& context, const Settings& side, Which which) {
   if (!is_learned(side)) return {};
   const std::string base = get_text(side, "learned_over");
-  return base == "hadamard" ? transform::hadamard(context.head_dim).unsqueeze(0)
-                            : covariance_rotation_of(context, side, which, base);
+  return base == "hadamard"
+             ? transform::hadamard(context.head_dim).unsqueeze(0)
+             : covariance_rotation_of(context, side, which,
+                                      base == "covariance" ? "u" : hadamard_factors(side));
 }
 
 RotationSide rotation_side(const LearnedSide& learned) {
@@ -287,13 +290,15 @@ Rotation rotation_of(const Context& context, const Settings& side, Which which,
   const int64_t stream = context.seed * 2 + (which == Which::key ? 0 : 1);
   if (rotate == "hadamard") {
     const int64_t heads = rotated_heads(context, side, prepared);
-    return {transform::hadamard(heads * context.head_dim).unsqueeze(0), false, heads};
+    const int64_t size = heads * context.head_dim;
+    return {transform::block_hadamard(size, get_int(side, "rotate_block")).unsqueeze(0), false,
+            heads};
   }
   if (rotate == "signed_hadamard") {
     const int64_t heads = rotated_heads(context, side, prepared);
     const int64_t size = heads * context.head_dim;
-    return {transform::signed_hadamard(size, stream).unsqueeze(0), false, heads,
-            2 * ((size + 7) / 8)};
+    return {transform::signed_hadamard(size, stream, get_int(side, "rotate_block")).unsqueeze(0),
+            false, heads, 2 * ((size + 7) / 8)};
   }
   if (rotate == "random_orthogonal") {
     const int64_t d = context.head_dim;
@@ -304,7 +309,12 @@ Rotation rotation_of(const Context& context, const Settings& side, Which which,
                                   : transform::random_orthogonal(d, stream);
     return {matrix.unsqueeze(0), true};
   }
-  if (is_covariance(rotate)) return {covariance_rotation_of(context, side, which, rotate), true};
+  if (rotate == "covariance") return {covariance_rotation_of(context, side, which, "u"), true};
+  if (rotate == "covariance_hadamard") {
+    const std::string named = transform::factors_of(get_text(side, "composition"));
+    const std::string factors = named == "uhp" ? hadamard_factors(side) : named;
+    return {covariance_rotation_of(context, side, which, factors), true};
+  }
   if (rotate == "learned") {
     const auto layer = learned_layer(context);
     const RotationSide& learned = which == Which::key ? layer->key : layer->value;
@@ -417,6 +427,15 @@ at::Tensor calibrated_threshold(const Context& context, const PreparedSide& side
   });
 }
 
+/// A matrix that was made or read, as the type that it is used in holds it.
+void round_rotation(const Settings& side, Rotation& rotation) {
+  const std::string type = get_text(side, "rotation_params");
+  if (type == "fp64" || !rotation.keep) return;
+  rotation.used =
+      quant::round_to(rotation.used.to(at::kFloat), type == "fp32" ? DType::fp32 : DType::bf16)
+          .to(at::kDouble);
+}
+
 /// Order, basis and rotation as one, and what they take.
 transform::Linear linear_of(const Context& context, const Settings& side, Which which,
                             const at::Tensor& center, const Rotation& rotation,
@@ -424,7 +443,9 @@ transform::Linear linear_of(const Context& context, const Settings& side, Which 
   transform::Linear linear{.order = order_of(context, side, which),
                            .matrix = rotation.used,
                            .inverse = {},
-                           .heads = rotation.heads};
+                           .heads = rotation.heads,
+                           .all_heads = quant::spans_heads(below(side, "codec.")),
+                           .mixed_tokens = get_int(side, "mix_tokens")};
   result.order = linear.order;
   if (linear.order.defined()) result.shared_bytes += linear.order.numel() * 4;
   result.shared_bytes += rotation.bytes;
@@ -497,6 +518,9 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
     take_file(context, rotate.substr(5), which, center, rotation);
   } else {
     rotation = rotation_of(context, side, which, prepared);
+  }
+  if (method::is_used(context.recipe, name_of(which) + ".rotation_params")) {
+    round_rotation(side, rotation);
   }
   const transform::Linear linear = linear_of(context, side, which, center, rotation, result);
   result.transform =

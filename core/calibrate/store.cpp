@@ -2,6 +2,7 @@
 #include <mutex>
 #include <set>
 
+#include "base/allocator.h"
 #include "base/error.h"
 #include "calibrate/prepare.h"
 
@@ -63,6 +64,7 @@ std::shared_ptr<const RotationLayer> CalibrationStore::get(const std::string& ke
     if (!path.empty()) made = from_disk(path, key, layer);
     if (!made) {
       RotationFile file{.method = "", .calibration = key, .layers = {{layer, make()}}};
+      return_free_memory();  // making it took more than it is
       if (!path.empty()) write_rotation_file(path, file);
       made = std::make_shared<const RotationLayer>(std::move(file.layers.at(layer)));
     }

@@ -9,6 +9,7 @@
 #include "method/schema.h"
 #include "method/values.h"
 #include "quant/parts.h"
+#include "transform/parts.h"
 
 namespace kvlab::method {
 namespace {
@@ -139,7 +140,7 @@ int64_t flush_group(const Recipe& recipe) {
   int64_t group = 1;
   for (const std::string& name : kSides) {
     const Settings side = recipe.side(name);
-    if (!is_passthrough(side)) group = std::lcm(group, quant::token_group(below(side, "codec.")));
+    if (!is_passthrough(side)) group = std::lcm(group, transform::token_group(side));
   }
   return group;
 }

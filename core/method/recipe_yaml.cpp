@@ -79,7 +79,9 @@ void read_settings(const Node& node, const std::string& prefix, Recipe& recipe,
 /// the keys' alone.
 void inherit_value_side(Recipe& recipe) {
   for (const Param& param : side_params()) {
-    if (param.key == "space" || param.key == "center" || param.key == "token_scale") continue;
+    const bool of_keys = param.key == "space" || param.key == "center" ||
+                         param.key == "token_scale" || param.key == "mix_tokens";
+    if (of_keys) continue;
     recipe.settings["value." + param.key] = recipe.settings.at("key." + param.key);
   }
 }

@@ -102,6 +102,9 @@ std::optional<std::string> refused_window(const Recipe& recipe) {
   if (flush == "kivi" && !is_passthrough(value) && !is_per_token(value)) {
     return "window.flush kivi needs values on axis token or passthrough, not axis channel";
   }
+  if (flush == "kivi" && !is_passthrough(value) && get_int(value, "mix_tokens") > 1) {
+    return "window.flush kivi quantizes values one by one: value.mix_tokens must be 0";
+  }
   return std::nullopt;
 }
 
@@ -126,6 +129,24 @@ std::optional<std::string> refused_stages(const Settings& side) {
       basis     ? "basis"
       : reorder ? "reorder"
                 : "space pre_rope");
+}
+
+/// Mixed tokens are one thing: what looks at single ones cannot be had.
+std::optional<std::string> refused_mixing(const Recipe& recipe, const std::string& name) {
+  const Settings side = recipe.side(name);
+  const int64_t tokens = get_int(side, "mix_tokens");
+  if (tokens == 0) return std::nullopt;
+  if ((tokens & (tokens - 1)) != 0) {
+    return fmt::format("mix_tokens {} is no power of two", tokens);
+  }
+  const Settings codec = below(side, "codec.");
+  if (quant::learns_codebook(codec) || quant::clip_is_calibrated(codec)) {
+    return "mix_tokens mixes blocks of the cache: a codec that is calibrated has none";
+  }
+  if (get_text(recipe.settings, "protect.kind") != "none") {
+    return "mix_tokens and protect do not go together: a mixed token cannot be told apart";
+  }
+  return std::nullopt;
 }
 
 /// A token can leave the cache only where no other one shares its parameters, and only once it has
@@ -193,6 +214,7 @@ std::optional<std::string> unsupported(const Recipe& recipe, int64_t head_dim) {
       if (auto reason = part.refuse(side, head_dim)) return name + ": " + *reason;
     }
     if (auto reason = refused_stages(side)) return name + ": " + *reason;
+    if (auto reason = refused_mixing(recipe, name)) return name + ": " + *reason;
   }
   if (learns_per_token(recipe)) {
     const int64_t group = std::min(get_int(recipe.settings, "calibrate.group"), head_dim);

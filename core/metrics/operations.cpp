@@ -118,17 +118,17 @@ void scale(const Parts& parts, Values& row) {
   if (parts.token_scale == "none") return;
   Counted size{0, row[0].count};
   for (const Counted& x : row) {
-    if (parts.token_scale == "max_head") {
+    if (parts.token_scale.starts_with("max_head")) {
       size = larger(size, magnitude(x));
-    } else if (parts.token_scale == "mean_abs_head") {
+    } else if (parts.token_scale.starts_with("mean_abs_head")) {
       size = size + magnitude(x);
     } else {
       size = size + x * x;
     }
   }
-  if (parts.token_scale == "mean_abs_head") {
+  if (parts.token_scale.starts_with("mean_abs_head")) {
     size = size / Counted{static_cast<double>(row.size()), row[0].count};
-  } else if (parts.token_scale != "max_head") {
+  } else if (!parts.token_scale.starts_with("max_head")) {
     size = root(size);
   }
   if (parts.stores_inverse) {

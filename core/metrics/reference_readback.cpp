@@ -6,7 +6,7 @@
 #include "data/pre_rope.h"
 #include "metrics/probe_limits.h"
 #include "metrics/readback.h"
-#include "quant/parts.h"
+#include "transform/parts.h"
 
 namespace kvlab::metrics {
 namespace {
@@ -23,7 +23,7 @@ class Side {
         bytes_(captured_bytes(prepared, captured.sizes(), sample.dtype)) {
     if (prepared.passthrough) return;
     count_ = schedule.windows().span_end() - begin_;
-    bytes_.row_tokens = quant::token_group(below(settings, "codec."));
+    bytes_.row_tokens = transform::token_group(settings);
     if (prepared.pre_rope) {
       data::PreRope found = data::keys_before_rope(sample);
       captured_ = found.keys;

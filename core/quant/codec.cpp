@@ -6,7 +6,9 @@
 #include "quant/boosted.h"
 #include "quant/codebook.h"
 #include "quant/float_codec.h"
+#include "quant/parts.h"
 #include "quant/sparse_dense.h"
+#include "quant/token_rows.h"
 #include "quant/uniform.h"
 #include "quant/vector_codebook.h"
 
@@ -39,20 +41,18 @@ std::unique_ptr<Codec> make_codec(const Settings& codec, int64_t head_dim) {
   };
   const std::string kind = get_text(codec, "kind");
   const auto factory = factories.find(kind);
+  if (spans_heads(codec)) return make_token_rows(codec);
   if (factory == factories.end()) throw Unsupported("codec '" + kind + "' has no tensor form");
   return factory->second(codec, head_dim);
 }
 
-bool learns_codebook(const Settings& codec) {
-  const std::string kind = get_text(codec, "kind");
-  return kind == "sparse_dense" || kind == "vector_codebook";
-}
-
-bool weighs_values(const Settings& codec) { return get_text(codec, "kind") == "sparse_dense"; }
-
 at::Tensor learn_codebook(const Settings& codec, const at::Tensor& x, const at::Tensor& weight,
                           const Progress& progress) {
-  if (weighs_values(codec)) return learn_sparse_dense(codec, x, weight);
+  if (weighs_values(codec)) {
+    if (!spans_heads(codec)) return learn_sparse_dense(codec, x, weight);
+    const at::Tensor weights = weight.defined() ? side_by_side(weight) : weight;
+    return learn_sparse_dense(codec, side_by_side(x), weights).expand({x.size(0), -1}).contiguous();
+  }
   return learn_vector_codebook(codec, x, progress);
 }
 

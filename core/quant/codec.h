@@ -48,14 +48,9 @@ class Codec {
 /// this head size.
 std::unique_ptr<Codec> make_codec(const Settings& codec, int64_t head_dim);
 
-/// Whether the codec needs a codebook that is learned on calibration values.
-bool learns_codebook(const Settings& codec);
-
-/// Whether learning it takes weights of the values.
-bool weighs_values(const Settings& codec);
-
-/// That codebook, as `encode` takes it, from calibration values as they would enter the codec: x
-/// float32 [H, n, d]; weight likewise or undefined, for codecs that weigh values.
+/// The codebook of a codec that learns one (parts.h), as `encode` takes it, from calibration values
+/// as they would enter the codec: x float32 [H, n, d]; weight likewise or undefined, for codecs
+/// that weigh values.
 at::Tensor learn_codebook(const Settings& codec, const at::Tensor& x, const at::Tensor& weight,
                           const Progress& progress);
 

@@ -17,13 +17,22 @@ bool clips_by_order(const Settings& codec) {
   return clips(codec) && get_text(codec, "clip_kind") == "order";
 }
 
+bool is_per_token(const Settings& codec) { return get_text(codec, "axis") == "token"; }
+
+bool is_whole_token(const Settings& codec) {
+  return is_per_token(codec) && get_text(codec, "row") == "token";
+}
+
 bool has_zero(const Settings& codec) { return get_text(codec, "grid") != "symmetric"; }
 
 std::optional<std::string> refuse_uniform(const Settings& side, int64_t head_dim) {
   const Settings codec = below(side, "codec.");
   const int64_t group = effective_group(codec, head_dim);
-  const bool per_token = get_text(codec, "axis") == "token";
-  if (per_token && head_dim % group != 0) {
+  const bool per_token = is_per_token(codec);
+  if (is_whole_token(codec) && clip_is_calibrated(codec)) {
+    return "clip_source calibrated has a threshold for each KV head, row token a row of all heads";
+  }
+  if (per_token && !is_whole_token(codec) && head_dim % group != 0) {
     return fmt::format("a group of {} channels does not divide the head dimension {}", group,
                        head_dim);
   }
@@ -59,6 +68,12 @@ bool clip_is_calibrated(const Settings& codec) {
   return clips_by_order(codec) && get_text(codec, "clip_source") == "calibrated";
 }
 
+bool weighs_values(const Settings& codec) { return get_text(codec, "kind") == "sparse_dense"; }
+
+bool learns_codebook(const Settings& codec) {
+  return weighs_values(codec) || get_text(codec, "kind") == "vector_codebook";
+}
+
 bool is_passthrough(const Settings& codec) { return get_text(codec, "kind") == "passthrough"; }
 
 int64_t token_group(const Settings& codec) {
@@ -67,6 +82,10 @@ int64_t token_group(const Settings& codec) {
   if (kind != codec.end() && kind->second != "uniform") return 1;
   const auto axis = codec.find("axis");
   return axis != codec.end() && axis->second == "channel" ? get_int(codec, "group") : 1;
+}
+
+bool spans_heads(const Settings& codec) {
+  return has_param(codec, "row") && get_text(codec, "row") == "token";
 }
 
 bool has_param(const Settings& codec, const std::string& key) {
@@ -110,7 +129,16 @@ const Part& uniform_part() {
                .fallback = 128,
                .least = 1,
                .most = 1 << 20,
-               .help = "elements that share one scale and zero"},
+               .help = "elements that share one scale and zero",
+               .used = [](const Settings& c) { return !is_whole_token(c); }},
+              {.key = "row",
+               .fallback = "head",
+               .choices = {"head", "token"},
+               .help =
+                   "a token's row: of each KV head, or of all heads together, which then is one "
+                   "group (QuaRot's groupsize −1)",
+               .used = is_per_token,
+               .quiet = true},
               {.key = "grid",
                .fallback = "float_zero",
                .choices = {"float_zero", "rounded_zero", "symmetric"},

@@ -14,6 +14,9 @@ const std::vector<Part>& codec_parts();
 /// Whether a codec keeps its side as captured: no transform, no history.
 bool is_passthrough(const Settings& codec);
 
+/// Whether a row is a token's of all KV heads, so that the codec takes all heads at once.
+bool spans_heads(const Settings& codec);
+
 /// The named parameters of the uniform codec, for codecs that share them.
 std::vector<Param> params_like_uniform(std::initializer_list<const char*> keys);
 
@@ -29,6 +32,11 @@ int64_t token_group(const Settings& codec);
 
 /// The group as used at this head size: a per-token group larger than the head is the head.
 int64_t effective_group(const Settings& codec, int64_t head_dim);
+
+/// Whether the codec needs a codebook that is learned on calibration values, and whether learning
+/// it takes weights of the values.
+bool learns_codebook(const Settings& codec);
+bool weighs_values(const Settings& codec);
 
 /// The clip ratio where clipping is on, nothing where it is off (`none`, 0 and 1 or more).
 std::optional<double> clip_ratio(const Settings& codec);

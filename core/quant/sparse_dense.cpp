@@ -10,13 +10,18 @@
 namespace kvlab::quant {
 namespace {
 
-constexpr int64_t kMostChannels = 256;  // places are bytes
+/// Type of an outlier's place and of a row's count.
+at::ScalarType place_type(int64_t channels) {
+  constexpr int64_t kMostInByte = 255;
+  return channels <= kMostInByte ? at::kByte : at::kShort;
+}
 
 struct SparseSpec {
   int64_t bits = 2;
   bool per_channel = false;
   double outliers = 0.01;  // share of the values, half of them at either end
   DType params = DType::fp16;
+  bool normed = false;  // decoded values have the mean and deviation of the calibration values
 };
 
 /// A quantile, linear between order statistics, over the dimension, which stays as 1.
@@ -66,6 +71,16 @@ at::Tensor nearest(const at::Tensor& unit, const at::Tensor& signposts) {
   return at::searchsorted(thresholds_between.contiguous(), unit.contiguous());
 }
 
+/// Factor and offset that give the nearest signposts of these values [n] the values' own deviation
+/// and mean, [2].
+at::Tensor restoring(const at::Tensor& values, const at::Tensor& signposts) {
+  const at::Tensor coded = signposts.index_select(0, nearest(values, signposts));
+  const at::Tensor spread = coded.std(/*unbiased=*/false);
+  const at::Tensor factor =
+      at::where(spread.gt(0), values.std(/*unbiased=*/false) / spread, at::ones_like(spread));
+  return at::stack({factor, values.mean() - coded.mean() * factor});
+}
+
 class SparseDense final : public Codec {
  public:
   explicit SparseDense(SparseSpec spec) : spec_(spec) {}
@@ -93,7 +108,8 @@ class SparseDense final : public Codec {
     const at::Tensor codes = nearest((x - range.offset) / range.width, signposts);
     encoded.codes = pack(codes.masked_fill(outlier, 0).to(at::kByte), spec_.bits);
     // Row by row: how many, which channels, and their values.
-    encoded.more = {outlier.sum(-1).to(at::kByte), outlier.nonzero().select(1, 2).to(at::kByte),
+    const at::ScalarType place = place_type(x.size(2));
+    encoded.more = {outlier.sum(-1).to(place), outlier.nonzero().select(1, 2).to(place),
                     round_to(x.masked_select(outlier), spec_.params).to(scalar_type(spec_.params))};
     encoded.saturated = at::zeros({x.size(0)}, at::kLong);
     encoded.shared = shared;
@@ -102,7 +118,11 @@ class SparseDense final : public Codec {
 
   at::Tensor decode(const Encoded& encoded) const override {
     const at::Tensor codes = unpack(encoded.codes, spec_.bits).to(at::kLong);
-    const at::Tensor signposts = signposts_of(encoded.shared);
+    at::Tensor signposts = signposts_of(encoded.shared);
+    if (spec_.normed) {
+      const at::Tensor tail = encoded.shared[0].slice(0, -2);
+      signposts = signposts * tail[0] + tail[1];
+    }
     const Range range = spec_.per_channel ? range_of(calibrated_ends(encoded.shared, codes.size(2)))
                                           : stored_range(encoded);
     const at::Tensor unit = signposts.index_select(0, codes.flatten()).reshape(codes.sizes());
@@ -115,10 +135,11 @@ class SparseDense final : public Codec {
   }
 
  private:
-  /// One codebook a layer: every head's row ends with it.
+  /// One codebook a layer: every head's row ends with it, and with factor and offset of decoding.
   at::Tensor signposts_of(const at::Tensor& shared) const {
     const int64_t levels = int64_t{1} << spec_.bits;
-    return shared[0].narrow(0, shared.size(1) - levels, levels);
+    const int64_t behind = spec_.normed ? 2 : 0;
+    return shared[0].narrow(0, shared.size(1) - levels - behind, levels);
   }
 
   static Ends calibrated_ends(const at::Tensor& shared, int64_t d) {
@@ -140,13 +161,20 @@ SparseSpec spec_of(const Settings& codec) {
   spec.per_channel = get_text(codec, "axis") == "channel";
   spec.outliers = get_real(codec, "sparse");
   spec.params = float_type(codec, "params");
+  spec.normed = get_bool(codec, "signpost_norm");
   return spec;
 }
 
 }  // namespace
 
 Part sparse_dense_part() {
-  std::vector<Param> params = params_like_uniform({"bits", "axis", "params"});
+  std::vector<Param> params = params_like_uniform({"bits", "axis", "params", "row"});
+  for (Param& param : params) {
+    if (param.key != "row") continue;
+    param.help =
+        "what has its own ends on axis token: the row of each KV head, or that of all heads "
+        "together, as in KVQuant's code";
+  }
   params.push_back({.key = "sparse",
                     .type = Param::Type::real,
                     .fallback = 0.01,
@@ -159,6 +187,12 @@ Part sparse_dense_part() {
                     .least = 1,
                     .most = 10000,
                     .help = "most steps of the k-means that finds the signposts"});
+  params.push_back({.key = "signpost_norm",
+                    .type = Param::Type::boolean,
+                    .fallback = false,
+                    .help = "decode to signposts that are stretched and moved so that the "
+                            "calibration values keep their mean and deviation (KVQuant's Q-Norm)",
+                    .quiet = true});
   return {.family = "codec",
           .name = "sparse_dense",
           .help =
@@ -170,10 +204,6 @@ Part sparse_dense_part() {
             const int64_t bits = get_int(side, "codec.bits");
             if (head_dim * bits % 8 != 0) {
               return fmt::format("{} codes of {} bits do not fill whole bytes", head_dim, bits);
-            }
-            if (head_dim > kMostChannels - 1) {
-              return fmt::format("places of outliers are bytes: a head of {} channels is too large",
-                                 head_dim);
             }
             return std::nullopt;
           }};
@@ -206,13 +236,13 @@ at::Tensor learn_sparse_dense(const Settings& codec, const at::Tensor& x,
     count += values.size(0);
     if (spec.per_channel) ends.push_back(at::cat({found.lower, found.upper}, -1).squeeze(1));
   }
-  const at::Tensor signposts =
-      kmeans_scalars(unit.narrow(0, 0, count),
-                     weights.defined() ? weights.narrow(0, 0, count) : at::Tensor(),
+  unit = unit.narrow(0, 0, count);
+  at::Tensor learned =
+      kmeans_scalars(unit, weights.defined() ? weights.narrow(0, 0, count) : at::Tensor(),
                      int64_t{1} << spec.bits, get_int(codec, "signpost_steps"))
-          .to(at::kFloat)
-          .unsqueeze(0)
-          .expand({x.size(0), -1});
+          .to(at::kFloat);
+  if (spec.normed) learned = at::cat({learned, restoring(unit, learned)});
+  const at::Tensor signposts = learned.unsqueeze(0).expand({x.size(0), -1});
   if (!spec.per_channel) return signposts.contiguous();
   return at::cat({at::cat(ends), signposts}, 1);
 }

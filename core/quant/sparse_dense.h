@@ -14,7 +14,8 @@ namespace kvlab::quant {
 /// token they are those of the token's own row.
 ///
 /// `shared` is float32 [H, s]: on axis channel a head's lower ends [d], upper ends [d] and the
-/// signposts [2^bits]; on axis token the signposts.
+/// signposts [2^bits]; on axis token the signposts; with signpost_norm a factor and an offset
+/// behind them. Places and counts of outliers are bytes, in rows of more than 255 channels 16 bits.
 Part sparse_dense_part();
 std::unique_ptr<Codec> make_sparse_dense(const Settings& codec, int64_t head_dim);
 

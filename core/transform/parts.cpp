@@ -2,12 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+#include "quant/parts.h"
+
 namespace kvlab::transform {
 namespace {
 
 using Type = Param::Type;
 
-std::optional<std::string> refuse_hadamard(const Settings&, int64_t head_dim) {
+std::optional<std::string> refuse_hadamard_of(int64_t head_dim) {
   if (has_hadamard(head_dim)) return std::nullopt;
   return fmt::format(
       "no Hadamard matrix of size {} can be built here (known: Sylvester, Paley and their "
@@ -15,28 +21,54 @@ std::optional<std::string> refuse_hadamard(const Settings&, int64_t head_dim) {
       head_dim);
 }
 
-std::optional<std::string> refuse_covariance_hadamard(const Settings& side, int64_t head_dim) {
-  if (auto reason = refuse_hadamard(side, head_dim)) return reason;
+std::optional<std::string> refuse_hadamard(const Settings& side, int64_t head_dim) {
+  const int64_t block = get_int(side, "rotate_block");
+  if (block == 0) return refuse_hadamard_of(head_dim);
+  if (head_dim % block != 0) {
+    return fmt::format("a rotate_block of {} channels does not divide the head dimension {}", block,
+                       head_dim);
+  }
+  if (get_int(side, "rotate_heads") > 1) {
+    return "rotate_block is a part of a head, rotate_heads several of them: take one";
+  }
+  return refuse_hadamard_of(block);
+}
+
+/// A composition other than OSCAR's default, which `bit_reversal` cuts to U·H.
+bool is_recomposed(const Settings& side) { return get_text(side, "composition") != "r_h_pbr"; }
+
+std::optional<std::string> refuse_base(bool reverses_bits, int64_t head_dim) {
+  if (auto reason = refuse_hadamard_of(head_dim)) return reason;
   const bool power_of_two = (head_dim & (head_dim - 1)) == 0;
-  if (get_bool(side, "bit_reversal") && !power_of_two) {
+  if (reverses_bits && !power_of_two) {
     return fmt::format("bit reversal needs a head dimension that is a power of two, not {}",
                        head_dim);
   }
   return std::nullopt;
 }
 
+std::optional<std::string> refuse_covariance_hadamard(const Settings& side, int64_t head_dim) {
+  const bool reverses =
+      is_recomposed(side) ? factors_of(get_text(side, "composition")).find('p') != std::string::npos
+                          : get_bool(side, "bit_reversal");
+  return refuse_base(reverses, head_dim);
+}
+
 Param covariance_form() {
   return {.key = "covariance",
           .fallback = "code",
-          .choices = {"code", "paper"},
+          .choices = {"code", "paper", "own"},
           .help =
-              "value covariance from the proxy weights of OSCAR's code, or from the attention "
-              "output as in its paper",
-          .no_effect = [](const std::string& name, const Settings&,
+              "code and paper: of the queries for keys; for values from the proxy weights of "
+              "OSCAR's code, or from the attention output as in its paper. own: of the keys or the "
+              "values themselves (ktk and vtv of its code)",
+          .no_effect = [](const std::string& name, const Settings& side,
                           int64_t) -> std::optional<std::string> {
             // Every query head has as many rows as the others, so the mean of their covariances is
             // that of all rows together.
-            if (name == "key") return "no effect by algebra: keys use the query covariance in both";
+            if (name == "key" && get_text(side, "covariance") != "own") {
+              return "no effect by algebra: keys use the query covariance in code and paper";
+            }
             return std::nullopt;
           }};
 }
@@ -66,6 +98,17 @@ Param bit_reversal(bool (*used)(const Settings&)) {
           }};
 }
 
+Param composition() {
+  Param param{.key = "composition",
+              .fallback = compositions().front().name,
+              .help =
+                  "order of the factors, by the names of OSCAR's code: r the eigenvectors, h the "
+                  "Hadamard matrix, pbr and br the bit reversal",
+              .quiet = true};
+  for (const Composition& one : compositions()) param.choices.push_back(one.name);
+  return param;
+}
+
 bool over_covariance(const Settings& side) { return get_text(side, "learned_over") != "hadamard"; }
 bool over_covariance_hadamard(const Settings& side) {
   return get_text(side, "learned_over") == "covariance_hadamard";
@@ -82,6 +125,27 @@ Param learned_param(Param param) {
 bool mixes_heads(const Settings& side) {
   const std::string rotate = get_text(side, "rotate");
   return (rotate == "hadamard" || rotate == "signed_hadamard") && get_int(side, "rotate_heads") > 1;
+}
+
+Param rotate_block() {
+  return {.key = "rotate_block",
+          .type = Type::integer,
+          .fallback = 0,
+          .least = 0,
+          .most = 1 << 16,
+          .help =
+              "a Hadamard matrix of its own for each so many channels (SGLang's and Saw-INT4's "
+              "order 16); 0: one for the head",
+          .quiet = true};
+}
+
+Param rotation_params() {
+  return {
+      .key = "rotation_params",
+      .fallback = "fp64",
+      .choices = {"fp64", "fp32", "bf16"},
+      .help = "type that the matrix is rounded to before it is used; OSCAR's runtime loads bf16",
+      .quiet = true};
 }
 
 Param rotate_heads() {
@@ -102,6 +166,19 @@ bool keeps_norm(const Settings& side) {
 }
 
 bool is_l2(const Settings& side) { return get_text(side, "token_scale").starts_with("l2"); }
+
+Param mix_tokens() {
+  return {.key = "mix_tokens",
+          .type = Type::integer,
+          .fallback = 0,
+          .least = 0,
+          .most = 4096,
+          .help =
+              "one Hadamard matrix over the tokens of each block of so many, after the rotation "
+              "of channels and before the token scale (k_token_rotation of OScaR's code); such "
+              "blocks leave the window whole. 0: none",
+          .quiet = true};
+}
 
 std::vector<Param> token_scale_params() {
   return {
@@ -138,6 +215,7 @@ std::vector<Param> token_scale_params() {
        .choices = {"sqrt_div", "rsqrt"},
        .help = "store the norm and divide, or store its inverse and multiply",
        .used = is_l2},
+      mix_tokens(),
   };
 }
 
@@ -146,6 +224,25 @@ Part token_scale(const char* name, const char* help) {
 }
 
 }  // namespace
+
+const std::vector<Composition>& compositions() {
+  static const std::vector<Composition> all = {
+      {"r_h_pbr", "uhp"}, {"r_h", "uh"},   {"br", "up"}, {"br_h128", "uph"}, {"h_r_pbr", "hup"},
+      {"h_pbr_r", "hpu"}, {"h_pbr", "hp"}, {"pbr", "p"}, {"plain", "u"}};
+  return all;
+}
+
+std::string factors_of(const std::string& composition) {
+  for (const Composition& one : compositions()) {
+    if (one.name == composition) return one.factors;
+  }
+  throw std::logic_error("no composition '" + composition + "'");
+}
+
+int64_t token_group(const Settings& side) {
+  const int64_t mixed = std::max<int64_t>(1, get_int(side, "mix_tokens"));
+  return std::lcm(quant::token_group(below(side, "codec.")), mixed);
+}
 
 const std::vector<Part>& transform_parts() {
   static const std::vector<Part> parts = {
@@ -194,7 +291,7 @@ const std::vector<Part>& transform_parts() {
       {.family = "rotate",
        .name = "hadamard",
        .help = "normalized Hadamard matrix",
-       .params = {rotate_heads()},
+       .params = {rotate_heads(), rotate_block()},
        .refuse = refuse_hadamard},
       {.family = "rotate",
        .name = "random_orthogonal",
@@ -210,16 +307,19 @@ const std::vector<Part>& transform_parts() {
        .uses_seed = true},
       {.family = "rotate",
        .name = "file",
-       .help = "file:PATH, a kvlab.rotation/1 file (and the centre in it)"},
+       .help = "file:PATH, a kvlab.rotation/1 file (and the centre in it)",
+       .params = {rotation_params()}},
       {.family = "rotate",
        .name = "covariance",
        .help = "eigenvectors of the covariance (U)",
-       .params = {covariance_form(), covariance_scope()},
+       .params = {covariance_form(), covariance_scope(), rotation_params()},
        .calibrated = true},
       {.family = "rotate",
        .name = "covariance_hadamard",
        .help = "eigenvectors, Hadamard, bit reversal (U·H·P)",
-       .params = {covariance_form(), covariance_scope(), bit_reversal(nullptr)},
+       .params = {covariance_form(), covariance_scope(), composition(),
+                  bit_reversal([](const Settings& side) { return !is_recomposed(side); }),
+                  rotation_params()},
        .calibrated = true,
        .refuse = refuse_covariance_hadamard},
       {.family = "rotate",
@@ -237,27 +337,32 @@ const std::vector<Part>& transform_parts() {
                    .help = "the base rotation that learning starts from"},
                   learned_param(covariance_form()),
                   learned_param(covariance_scope()),
-                  learned_param(bit_reversal(nullptr))},
+                  learned_param(bit_reversal(nullptr)),
+                  rotation_params()},
        .learned = true,
        .calibrated = true,
        .refuse = [](const Settings& side, int64_t head_dim) -> std::optional<std::string> {
          const std::string base = get_text(side, "learned_over");
-         if (base == "hadamard") return refuse_hadamard(side, head_dim);
-         if (base == "covariance_hadamard") return refuse_covariance_hadamard(side, head_dim);
+         if (base == "hadamard") return refuse_hadamard_of(head_dim);
+         if (base == "covariance_hadamard") {
+           return refuse_base(get_bool(side, "bit_reversal"), head_dim);
+         }
          return std::nullopt;
        }},
       {.family = "rotate",
        .name = "signed_hadamard",
        .help = "D₁·H·D₂, signs drawn from the seed before and after the Hadamard matrix",
-       .params = {rotate_heads()},
+       .params = {rotate_heads(), rotate_block()},
        .uses_seed = true,
        .refuse = refuse_hadamard},
 
-      {.family = "token_scale", .name = "none", .help = "no token scale"},
+      {.family = "token_scale", .name = "none", .help = "no token scale", .params = {mix_tokens()}},
       token_scale("l2_heads", "L2 norm of a token over all KV heads, one number a token"),
       token_scale("l2_head", "L2 norm of a token within each KV head"),
       token_scale("max_head", "largest |x| of a token within each KV head"),
       token_scale("mean_abs_head", "mean |x| of a token within each KV head"),
+      token_scale("max_heads", "largest |x| of a token over all KV heads, one number a token"),
+      token_scale("mean_abs_heads", "mean |x| of a token over all KV heads, one number a token"),
   };
   return parts;
 }

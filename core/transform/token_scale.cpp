@@ -53,10 +53,9 @@ TokenScale TokenScale::from(const Settings& side) {
   TokenScale scale;
   const std::string kind = get_text(side, "token_scale");
   if (kind == "none") return scale;
-  scale.kind = kind == "l2_heads"   ? Kind::l2_heads
-               : kind == "l2_head"  ? Kind::l2_head
-               : kind == "max_head" ? Kind::max_head
-                                    : Kind::mean_abs_head;
+  static constexpr std::array kinds = {"none",          "l2_heads",  "l2_head",       "max_head",
+                                       "mean_abs_head", "max_heads", "mean_abs_heads"};
+  scale.kind = static_cast<Kind>(std::find(kinds.begin(), kinds.end(), kind) - kinds.begin());
   static constexpr std::array names = {"fp32", "fp16", "bf16", "fp8_e4m3", "int8", "adaptive"};
   const auto* const found =
       std::find(names.begin(), names.end(), get_text(side, "token_scale_params"));

@@ -8,7 +8,15 @@ namespace kvlab::transform {
 
 /// How a token's scale is taken and stored.
 struct TokenScale {
-  enum class Kind { none, l2_heads, l2_head, max_head, mean_abs_head };
+  enum class Kind {
+    none,
+    l2_heads,
+    l2_head,
+    max_head,
+    mean_abs_head,
+    max_heads,
+    mean_abs_heads,
+  };
   enum class Params {
     fp32,
     fp16,
@@ -26,7 +34,9 @@ struct TokenScale {
 
   static TokenScale from(const Settings& side);
   /// One number a token for all KV heads together.
-  bool shared() const { return kind == Kind::l2_heads; }
+  bool shared() const {
+    return kind == Kind::l2_heads || kind == Kind::max_heads || kind == Kind::mean_abs_heads;
+  }
 
   /// A measured scale n ≥ 0 as it is read back, float64: rounded to its type (beyond the type's
   /// largest it is that); 0, before or after rounding, is 1.

@@ -7,6 +7,7 @@
 #include "quant/rounding.h"
 #include "transform/hadamard.h"
 #include "transform/reorder.h"
+#include "transform/token_hadamard.h"
 
 namespace kvlab::transform {
 namespace {
@@ -15,8 +16,10 @@ namespace {
 at::Tensor head_measure(const at::Tensor& y, TokenScale::Kind kind) {
   switch (kind) {
     case TokenScale::Kind::max_head:
+    case TokenScale::Kind::max_heads:
       return y.abs().amax(-1);
     case TokenScale::Kind::mean_abs_head:
+    case TokenScale::Kind::mean_abs_heads:
       return y.abs().mean(-1);
     default:
       return y.square().sum(-1);
@@ -31,12 +34,18 @@ at::Tensor hadamard(int64_t head_dim) {
          std::sqrt(static_cast<double>(head_dim));
 }
 
-at::Tensor signed_hadamard(const at::Tensor& before, const at::Tensor& after) {
-  return before.to(at::kDouble).unsqueeze(1) * hadamard(before.size(0)) *
+at::Tensor block_hadamard(int64_t head_dim, int64_t block) {
+  if (block == 0 || block == head_dim) return hadamard(head_dim);
+  return at::block_diag(
+      std::vector<at::Tensor>(static_cast<size_t>(head_dim / block), hadamard(block)));
+}
+
+at::Tensor signed_hadamard(const at::Tensor& before, const at::Tensor& after, int64_t block) {
+  return before.to(at::kDouble).unsqueeze(1) * block_hadamard(before.size(0), block) *
          after.to(at::kDouble).unsqueeze(0);
 }
 
-at::Tensor signed_hadamard(int64_t head_dim, int64_t seed) {
+at::Tensor signed_hadamard(int64_t head_dim, int64_t seed, int64_t block) {
   const data::Draws draws(seed, /*passage=*/0);
   const auto signs = [&](uint64_t row) {
     at::Tensor normal = at::empty({head_dim}, at::kDouble);
@@ -44,7 +53,7 @@ at::Tensor signed_hadamard(int64_t head_dim, int64_t seed) {
     return at::where(normal.lt(0), at::scalar_tensor(-1.0, at::kDouble),
                      at::scalar_tensor(1.0, at::kDouble));
   };
-  return signed_hadamard(signs(0), signs(1));
+  return signed_hadamard(signs(0), signs(1), block);
 }
 
 at::Tensor random_orthogonal(int64_t head_dim, int64_t seed) {
@@ -73,7 +82,7 @@ Transform::Transform(at::Tensor center, at::Tensor rotation, TokenScale scale)
 
 Transform::Transform(at::Tensor center, Linear linear, TokenScale scale, int64_t kv_heads)
     : center_(std::move(center)), linear_(std::move(linear)), scale_(scale) {
-  together_ = linear_.order.defined() ? kv_heads : linear_.heads;
+  together_ = linear_.order.defined() || linear_.all_heads ? kv_heads : linear_.heads;
 }
 
 at::Tensor Transform::rotation_of(int64_t head) const {
@@ -106,13 +115,17 @@ at::Tensor Transform::mixed(const at::Tensor& x, const at::Tensor& matrices, int
       .reshape(x.sizes());
 }
 
+at::Tensor Transform::tokens_mixed(const at::Tensor& x) const {
+  return linear_.mixed_tokens > 0 ? rotate_tokens(x, linear_.mixed_tokens) : x;
+}
+
 at::Tensor Transform::rotated(const at::Tensor& x, int64_t head) const {
   const at::Tensor placed = linear_.order.defined() ? reorder(x.unsqueeze(0), linear_.order)[0] : x;
-  return linear_.matrix.defined() ? mixed(placed, linear_.matrix, head) : placed;
+  return tokens_mixed(linear_.matrix.defined() ? mixed(placed, linear_.matrix, head) : placed);
 }
 
 at::Tensor Transform::rotated_back(const at::Tensor& y, int64_t head) const {
-  at::Tensor x = y;
+  at::Tensor x = tokens_mixed(y);  // its own inverse
   if (linear_.inverse.defined()) {
     x = mixed(x, linear_.inverse, head);
   } else if (linear_.matrix.defined()) {
@@ -135,6 +148,8 @@ at::Tensor Transform::scales(const at::Tensor& x) const {
     measures.push_back(at::stack(sequences));
   }
   at::Tensor measured = at::cat(measures, 1);
+  if (scale_.kind == TokenScale::Kind::max_heads) measured = measured.amax(1, true);
+  if (scale_.kind == TokenScale::Kind::mean_abs_heads) measured = measured.mean(1, true);
   if (scale_.kind == TokenScale::Kind::l2_heads) measured = measured.sum(1, true).sqrt();
   if (scale_.kind == TokenScale::Kind::l2_head) measured = measured.sqrt();
   return scale_.stored(measured);
@@ -159,7 +174,7 @@ at::Tensor Transform::gradient(const at::Tensor& g, int64_t head, const at::Tens
   if (!scale_.rotate_first) y = scaled(y);
   if (linear_.inverse.defined()) {
     if (linear_.order.defined()) y = reorder(y.unsqueeze(0), linear_.order)[0];
-    y = mixed(y, linear_.inverse.transpose(1, 2), head);
+    y = tokens_mixed(mixed(y, linear_.inverse.transpose(1, 2), head));
   } else {
     y = rotated(y, head);
   }

@@ -11,11 +11,15 @@ namespace kvlab::transform {
 /// The normalized Hadamard matrix, float64 [d, d].
 at::Tensor hadamard(int64_t head_dim);
 
-/// D₁·H·D₂ with signs before and after the Hadamard matrix, float64 [d, d]. signs: ±1 [d].
-at::Tensor signed_hadamard(const at::Tensor& before, const at::Tensor& after);
+/// The same for each `block` channels, on the diagonal; 0: all of them are one block.
+at::Tensor block_hadamard(int64_t head_dim, int64_t block);
+
+/// D₁·H·D₂ with signs before and after the Hadamard matrix (of each block), float64 [d, d]. signs:
+/// ±1 [d].
+at::Tensor signed_hadamard(const at::Tensor& before, const at::Tensor& after, int64_t block = 0);
 
 /// The same with signs drawn from the seed.
-at::Tensor signed_hadamard(int64_t head_dim, int64_t seed);
+at::Tensor signed_hadamard(int64_t head_dim, int64_t seed, int64_t block = 0);
 
 /// A Haar-distributed orthogonal matrix, float64 [d, d], the same for the same seed.
 at::Tensor random_orthogonal(int64_t head_dim, int64_t seed);
@@ -28,8 +32,10 @@ struct Linear {
   at::Tensor order;   // int64 [Hkv·d]: channel i of all heads side by side comes from order[i];
                       // undefined: as it is
   at::Tensor matrix;  // float64 [1 or Hkv/heads, heads·d, heads·d] of what follows; undefined: none
-  at::Tensor inverse;  // of it; undefined: the transpose, it is orthogonal
-  int64_t heads = 1;   // adjacent KV heads that the matrix mixes, side by side in a row vector
+  at::Tensor inverse;      // of it; undefined: the transpose, it is orthogonal
+  int64_t heads = 1;       // adjacent KV heads that the matrix mixes, side by side in a row vector
+  bool all_heads = false;  // all heads are transformed together whatever mixes them
+  int64_t mixed_tokens = 0;  // tokens that are mixed afterwards (rotate_tokens); 0: none
 };
 
 /// What is done to one side between the captured tensor and the codec, and its inverse (contract
@@ -51,7 +57,7 @@ class Transform {
 
   /// x: captured values of the KV heads from `head` on that are transformed together, [heads, n,
   /// d], or [n, d] of one; scale: theirs as stored, [n] or [heads, n], or undefined. float32 of the
-  /// same shape, what enters the codec.
+  /// same shape, what enters the codec. Where tokens are mixed, n is a multiple of their block.
   at::Tensor forward(const at::Tensor& x, int64_t head, const at::Tensor& scale) const;
 
   /// The inverse: decoded float32 to float64 in the space of the captured tensor.
@@ -76,6 +82,7 @@ class Transform {
  private:
   at::Tensor centred(const at::Tensor& x, int64_t head) const;
   at::Tensor mixed(const at::Tensor& x, const at::Tensor& matrices, int64_t head) const;
+  at::Tensor tokens_mixed(const at::Tensor& x) const;
   at::Tensor rotated(const at::Tensor& x, int64_t head) const;
   at::Tensor rotated_back(const at::Tensor& y, int64_t head) const;
 

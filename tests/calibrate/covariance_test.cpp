@@ -171,10 +171,10 @@ TEST_CASE("D45 U, U·H and U·H·P of a diagonal covariance are known matrices",
   const at::Tensor covariance = calibrate::query_covariance(sample);
   REQUIRE(at::allclose(covariance[0], at::diag(at::arange(1, d + 1, at::kDouble)), 0, 1e-10));
 
-  const at::Tensor u = calibrate::covariance_rotation(covariance, false, false)[0];
+  const at::Tensor u = calibrate::covariance_rotation(covariance, "u")[0];
   CHECK(at::allclose(u, at::eye(d, at::kDouble), 0, 1e-12));
-  const at::Tensor uh = calibrate::covariance_rotation(covariance, true, false)[0];
-  const at::Tensor uhp = calibrate::covariance_rotation(covariance, true, true)[0];
+  const at::Tensor uh = calibrate::covariance_rotation(covariance, "uh")[0];
+  const at::Tensor uhp = calibrate::covariance_rotation(covariance, "uhp")[0];
   for (int64_t row = 0; row < d; ++row) {
     for (int64_t column = 0; column < d; ++column) {
       const bool even = std::popcount(static_cast<uint64_t>(row & column)) % 2 == 0;
@@ -192,11 +192,10 @@ TEST_CASE("a flipped order of eigenvectors is told apart", "[covariance]") {
   const at::Tensor expected =
       at::tensor({0., 0., 1., 0., 1., 0., 0., 0., 0., 1., 0., 0., 0., 0., 0., 1.}, at::kDouble)
           .reshape({4, 4});
-  CHECK(at::allclose(calibrate::covariance_rotation(covariance, false, false)[0], expected, 0,
-                     1e-14));
+  CHECK(at::allclose(calibrate::covariance_rotation(covariance, "u")[0], expected, 0, 1e-14));
   // P of four columns: bitrev(i) = 0, 2, 1, 3 gets old column 3, 2, 1, 0.
-  const at::Tensor uh = calibrate::covariance_rotation(covariance, true, false)[0];
-  const at::Tensor uhp = calibrate::covariance_rotation(covariance, true, true)[0];
+  const at::Tensor uh = calibrate::covariance_rotation(covariance, "uh")[0];
+  const at::Tensor uhp = calibrate::covariance_rotation(covariance, "uhp")[0];
   CHECK(at::equal(uhp, uh.index_select(1, at::tensor({3, 1, 2, 0}, at::kLong))));
 }
 
@@ -205,7 +204,7 @@ TEST_CASE("D43 covariance rotations are orthogonal", "[covariance]") {
   for (const at::Tensor& covariance :
        {proxy_covariance(sample), calibrate::output_covariance(sample)}) {
     for (const bool hadamard : {false, true}) {
-      const at::Tensor r = calibrate::covariance_rotation(covariance, hadamard, hadamard);
+      const at::Tensor r = calibrate::covariance_rotation(covariance, hadamard ? "uhp" : "u");
       const at::Tensor off = r.matmul(r.transpose(1, 2)) - at::eye(64, at::kDouble);
       CHECK(off.abs().max().item<double>() <= 1e-12);
     }
@@ -227,8 +226,8 @@ TEST_CASE("what calibration makes does not depend on the number of threads", "[c
     const at::Tensor query = calibrate::query_covariance(sample);
     std::vector<at::Tensor> all = {query, calibrate::proxy_covariance(sample, query),
                                    calibrate::output_covariance(sample)};
-    all.push_back(calibrate::covariance_rotation(all[1], true, true));
-    all.push_back(calibrate::covariance_rotation(all[2].mean(0, true), true, true));
+    all.push_back(calibrate::covariance_rotation(all[1], "uhp"));
+    all.push_back(calibrate::covariance_rotation(all[2].mean(0, true), "uhp"));
     at::set_num_threads(before);
     return all;
   };

@@ -85,16 +85,15 @@ TEST_CASE("D44 one covariance rotation a layer averages the heads, or each has i
   const Prepared layer = prepared(recipe("oscar_cov"), &sample);
   const Prepared head = prepared(recipe("oscar_cov", {{"key.covariance_scope", "head"}}), &sample);
   CHECK(at::allclose(layer.key.stored_rotation,
-                     calibrate::covariance_rotation(covariance.mean(0, true), true, true), 0,
+                     calibrate::covariance_rotation(covariance.mean(0, true), "uhp"), 0, 1e-12));
+  CHECK(at::allclose(head.key.stored_rotation, calibrate::covariance_rotation(covariance, "uhp"), 0,
                      1e-12));
-  CHECK(at::allclose(head.key.stored_rotation,
-                     calibrate::covariance_rotation(covariance, true, true), 0, 1e-12));
   CHECK(layer.key.stored_rotation.size(0) == 1);
   CHECK(head.key.stored_rotation.size(0) == 2);
   // Values have a covariance of their own, in two forms.
   const Prepared exact = prepared(recipe("oscar_cov_exact"), &sample);
   const auto rotation_of = [](const at::Tensor& values) {
-    return calibrate::covariance_rotation(values.mean(0, true), true, true);
+    return calibrate::covariance_rotation(values.mean(0, true), "uhp");
   };
   const at::Tensor proxy = calibrate::proxy_covariance(sample, covariance);
   CHECK(at::allclose(layer.value.stored_rotation, rotation_of(proxy), 0, 1e-12));
@@ -414,4 +413,35 @@ TEST_CASE("loss gradients of the calibration set weigh the signposts", "[prepare
   CHECK(same.notes.empty());
   CHECK(at::allclose(signposts(same), signposts(made), 0, 1e-6));
   CHECK(at::allclose(same.value.shared, plain.value.shared, 0, 1e-6));
+}
+
+TEST_CASE("compositions of OSCAR's code, and covariances of the side itself", "[prepare]") {
+  const data::Sample sample = calibration();
+  const at::Tensor query = calibrate::query_covariance(sample).mean(0);
+  const auto rotation = [&](const Settings& edits) {
+    return prepared(recipe("oscar_cov", edits), &sample).key.stored_rotation[0];
+  };
+  const auto product = [&](const at::Tensor& covariance, const std::string& factors) {
+    return calibrate::compose_rotation(calibrate::eigenvectors(covariance), factors);
+  };
+  const std::vector<std::pair<std::string, std::string>> all = {
+      {"r_h_pbr", "uhp"}, {"r_h", "uh"},      {"plain", "u"},  {"br", "up"}, {"br_h128", "uph"},
+      {"h_r_pbr", "hup"}, {"h_pbr_r", "hpu"}, {"h_pbr", "hp"}, {"pbr", "p"}};
+  for (const auto& [name, factors] : all) {
+    CAPTURE(name);
+    CHECK(at::allclose(rotation({{"key.composition", name}}), product(query, factors), 0, 1e-12));
+  }
+  const at::Tensor rounded = rotation({{"key.rotation_params", "bf16"}});
+  CHECK(rounded.equal(rotation({}).to(at::kBFloat16).to(at::kDouble)));
+  CHECK(rotation({{"key.rotation_params", "fp32"}})
+            .equal(rotation({}).to(at::kFloat).to(at::kDouble)));
+  CHECK(rotation({{"key.composition", "r_h"}}).equal(rotation({{"key.bit_reversal", false}})));
+
+  const at::Tensor own = calibrate::own_covariance(sample.k).mean(0);
+  const at::Tensor rows = sample.k.transpose(0, 1).flatten(1, 2).to(at::kDouble);
+  CHECK(at::allclose(own, rows.transpose(1, 2).matmul(rows).mean(0) / 128, 1e-12));
+  CHECK(at::allclose(rotation({{"key.covariance", "own"}}), product(own, "uhp"), 0, 1e-12));
+  const Prepared values = prepared(recipe("oscar_cov", {{"value.covariance", "own"}}), &sample);
+  const at::Tensor own_v = calibrate::own_covariance(sample.v).mean(0);
+  CHECK(at::allclose(values.value.stored_rotation[0], product(own_v, "uhp"), 0, 1e-12));
 }

@@ -382,3 +382,44 @@ TEST_CASE("D07, D09, D51, D53: grid, levels, scale scope and clips are in the re
   CHECK(oscar.at("key").at("codec").at("clip") == 0.96);
   CHECK(oscar.at("value").at("codec").at("clip") == 0.92);
 }
+
+TEST_CASE("switches of single codes are refused where they cannot be had") {
+  const auto why = [](const std::string& id, const std::map<std::string, nlohmann::json>& edits,
+                      int64_t head_dim = 128) {
+    method::Recipe recipe = method::preset(id);
+    for (const auto& [key, value] : edits) {
+      REQUIRE_FALSE(method::apply_edit(recipe, key, value));
+    }
+    return method::unsupported(recipe, head_dim).value_or("");
+  };
+  CHECK(why("saw_int4", {{"key.rotate_block", 16}}).empty());
+  CHECK(why("saw_int4", {{"key.rotate_block", 24}}) ==
+        "key: a rotate_block of 24 channels does not divide the head dimension 128");
+  CHECK(why("saw_int4", {{"key.rotate_block", 16}, {"key.rotate_heads", 2}})
+            .starts_with("key: rotate_block is a part of a head"));
+  CHECK(why("saw_int4", {{"key.rotate_block", 16}, {"group", 16}}, 9 * 16).empty());
+
+  CHECK(why("oscar_ots", {{"key.mix_tokens", 128}}).empty());
+  CHECK(why("oscar_ots", {{"key.mix_tokens", 96}}) == "key: mix_tokens 96 is no power of two");
+  CHECK(
+      why("oscar_ots", {{"key.mix_tokens", 256}}).starts_with("window.recent 128 is no multiple"));
+  CHECK(why("ott", {{"key.mix_tokens", 32}}).starts_with("key: mix_tokens and protect"));
+  CHECK(why("kvquant_nuq2", {{"key.mix_tokens", 32}}).starts_with("key: mix_tokens mixes blocks"));
+  CHECK(why("kivi", {{"value.mix_tokens", 32}}).starts_with("window.flush kivi quantizes values"));
+  CHECK(why("streaming_int4", {{"key.mix_tokens", 32}}).starts_with("evict needs axis token"));
+  method::Recipe mixed = method::preset("oscar_ots");
+  REQUIRE_FALSE(method::apply_edit(mixed, "key.mix_tokens", 128));
+  CHECK(method::flush_group(mixed) == 128);
+
+  CHECK(why("quarot", {{"key.codec.row", "token"}, {"key.codec.group", 100}}).empty());
+  CHECK(why("quarot_windows", {{"key.codec.row", "token"}, {"key.codec.clip_source", "calibrated"}})
+            .starts_with("key: clip_source calibrated has a threshold for each KV head"));
+  CHECK(why("oscar_cov", {{"key.composition", "h_r_pbr"}}, 96)
+            .starts_with("key: bit reversal needs a head dimension that is a power of two"));
+  // A switch at its default is not part of what a recipe resolves to.
+  const nlohmann::json plain = method::canonical(method::preset("oscar_cov"), 128);
+  for (const char* key : {"composition", "mix_tokens", "rotate_block"}) {
+    CHECK_FALSE(plain.at("key").contains(key));
+  }
+  CHECK_FALSE(plain.at("key").at("codec").contains("row"));
+}

@@ -69,9 +69,9 @@ void check_primitive(const Case& vector, Findings& findings) {
 /// The token scale of a name of its code.
 std::string token_scale(const std::string& norm) {
   if (norm == "None") return "none";
-  if (norm == "norm_max") return "max_head";
-  if (norm == "norm_L1") return "mean_abs_head";
-  return "l2_head";
+  if (norm == "norm_max") return "max_heads";
+  if (norm == "norm_L1") return "mean_abs_heads";
+  return "l2_heads";
 }
 
 /// Rotates as the code does, in float32, and compares with what it stored.
@@ -98,18 +98,15 @@ struct Normalized {
   at::Tensor keys, norms;
 };
 
-/// One norm a token over all heads, which stand side by side as one. The code's norm_rsqrt
+/// One norm a token over all heads. The code's norm_rsqrt
 /// multiplies by the inverse norm when it encodes and by the norm when it decodes, each rounded.
 Normalized normalize(const Parts& parts, const at::Tensor& keys, const std::string& type) {
   TokenScale scale = TokenScale::from(parts.recipe().side("key"));
   if (scale.kind == TokenScale::Kind::none) return {keys, {}};
-  const at::Tensor rows = keys.transpose(0, 1).flatten(1);
-  const auto stored = [&] {
-    return Transform({}, {}, scale).scales(rows.unsqueeze(0).unsqueeze(0)).flatten();
-  };
-  const at::Tensor scaled = Transform({}, {}, scale).forward(rows, 0, stored());
+  const auto stored = [&] { return Transform({}, {}, scale).scales(keys.unsqueeze(0)).flatten(); };
+  const at::Tensor scaled = Transform({}, {}, scale).forward(keys, 0, stored());
   Normalized result;
-  result.keys = rounded(scaled, type).unflatten(1, {keys.size(0), -1}).transpose(0, 1).contiguous();
+  result.keys = rounded(scaled, type).contiguous();
   scale.inverse = false;
   result.norms = stored().to(at::kFloat);
   return result;

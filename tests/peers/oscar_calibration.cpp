@@ -1,22 +1,14 @@
 // OSCAR's calibration: covariances, eigenvectors, and the orders in which rotations are composed.
-#include <map>
 #include <sstream>
 
 #include "calibrate/covariance.h"
 #include "peers/parts.h"
+#include "transform/parts.h"
 
 namespace peers {
 namespace {
 
 using namespace kvlab;
-
-/// Factors of the code's names: u the eigenvectors, h the Hadamard matrix, p the bit reversal.
-std::string factors(const std::string& name) {
-  static const std::map<std::string, std::string> all = {
-      {"r_h_pbr", "uhp"}, {"r_h", "uh"},      {"plain", "u"},  {"br", "up"}, {"br_h128", "uph"},
-      {"h_r_pbr", "hup"}, {"h_pbr_r", "hpu"}, {"h_pbr", "hp"}, {"pbr", "p"}};
-  return all.at(name);
-}
 
 /// [T, heads, d] to [1, heads, T, d].
 at::Tensor as_captured(const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0).contiguous(); }
@@ -44,7 +36,7 @@ void compare(const Case& vector, Findings& findings, const std::string& name,
   std::string composition;
   const bool one = vector.text("compositions").find(',') == std::string::npos;
   while (std::getline(names, composition, ',')) {
-    const at::Tensor ours = calibrate::compose_rotation(u, factors(composition));
+    const at::Tensor ours = calibrate::compose_rotation(u, transform::factors_of(composition));
     if (composition == vector.text("composition")) {
       findings.close("R_" + side, ours, vector.tensor("R_" + side), at::full({}, 1e-6));
     }

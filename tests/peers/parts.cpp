@@ -1,5 +1,8 @@
 #include "peers/parts.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <stdexcept>
 
 #include "method/schema.h"
@@ -21,6 +24,10 @@ Settings Parts::codec(const std::string& side) const {
 }
 
 std::string shared_axis(const std::string& group_runs_along) {
+  if (group_runs_along != "token" && group_runs_along != "channel") {
+    throw std::runtime_error(
+        fmt::format("axis '{}' is neither token nor channel", group_runs_along));
+  }
   return group_runs_along == "token" ? "channel" : "token";
 }
 
@@ -48,6 +55,14 @@ Quantized quantize(const Settings& codec, const at::Tensor& x, const at::Tensor&
 }
 
 at::Tensor spread(const at::Tensor& per_group, const at::Tensor& x) {
+  const auto whole = [&](int64_t dim) {
+    return per_group.size(dim) > 0 && x.size(dim) % per_group.size(dim) == 0;
+  };
+  if (per_group.dim() != 3 || x.dim() != 3 || !whole(1) || !whole(2)) {
+    throw std::runtime_error(fmt::format("a scale a group of shape [{}] does not cover [{}]",
+                                         fmt::join(per_group.sizes().vec(), ", "),
+                                         fmt::join(x.sizes().vec(), ", ")));
+  }
   return per_group.repeat_interleave(x.size(1) / per_group.size(1), 1)
       .repeat_interleave(x.size(2) / per_group.size(2), 2);
 }

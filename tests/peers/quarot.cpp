@@ -1,5 +1,6 @@
 // QuaRot's activation quantizer on keys (after a Hadamard rotation) and values.
 #include "peers/parts.h"
+#include "quant/token_rows.h"
 #include "transform/transform.h"
 
 namespace peers {
@@ -18,7 +19,6 @@ void check_quarot(const Case& vector, Findings& findings) {
       findings.close(name + " rotated", ours, stored, ulp(stored.abs().amax(-1, true), type, 2));
     }
     rows = vector.only("K_rot");
-    if (joined) rows = rows.transpose(0, 1).flatten(1).unsqueeze(0);
   } else {
     rows = vector.tensor("input");
   }
@@ -38,7 +38,12 @@ void check_quarot(const Case& vector, Findings& findings) {
       .set("key.codec.params", vector.text("scale_dtype"))
       .set("key.codec.arithmetic", vector.text("scale_dtype"))
       .set("key.codec.decode_arithmetic", vector.text("dequant_dtype"));
-  const Quantized ours = quantize(parts.codec("key"), rows);
+  if (key && joined) parts.set("key.codec.row", "token");
+  Quantized ours = quantize(parts.codec("key"), rows);
+  if (key && joined) {
+    rows = kvlab::quant::side_by_side(rows);
+    ours.values = kvlab::quant::side_by_side(ours.values);
+  }
 
   const auto as_rows = [&](const std::string& name) {
     at::Tensor x = vector.tensor(name);

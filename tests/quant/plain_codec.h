@@ -20,6 +20,7 @@ inline kvlab::Settings uniform(kvlab::Settings changes = {}) {
   changes.merge(kvlab::Settings{{"kind", "uniform"},
                                 {"bits", 2},
                                 {"axis", "token"},
+                                {"row", "head"},
                                 {"group", 128},
                                 {"grid", "float_zero"},
                                 {"zero", "value"},

@@ -111,3 +111,52 @@ TEST_CASE("weights move signposts", "[sparse_dense]") {
   CHECK(weighted.narrow(1, 0, 16).equal(plain.narrow(1, 0, 16)));
   CHECK(weighted[0][16].item<float>() > plain[0][16].item<float>() + 0.1f);
 }
+
+TEST_CASE("a row of all heads has one pair of ends and its own outliers", "[sparse_dense]") {
+  const Settings whole = sparse({{"axis", "token"}, {"row", "token"}, {"sparse", 0.02}});
+  const at::Tensor x = plain::gaussian({4, 30, 64}, 21);
+  const at::Tensor shared = quant::learn_codebook(whole, x, {}, {});
+  REQUIRE(shared.sizes() == at::IntArrayRef({4, 4}));
+  const auto codec = quant::make_codec(whole, 64);
+  const quant::Encoded encoded = codec->encode(x, shared);
+  CHECK(encoded.params.sizes() == at::IntArrayRef({1, 30, 2}));
+  // 256 channels: places and counts of 16 bits.
+  CHECK(encoded.more.at(0).scalar_type() == at::kShort);
+  CHECK(encoded.more.at(1).scalar_type() == at::kShort);
+  // The same as one head of 256 channels.
+  const Settings head = sparse({{"axis", "token"}, {"sparse", 0.02}});
+  const at::Tensor wide = x.transpose(0, 1).reshape({1, 30, 256});
+  const auto one = quant::make_codec(head, 256);
+  const at::Tensor expected =
+      one->decode(one->encode(wide, shared.narrow(0, 0, 1))).reshape({30, 4, 64}).transpose(0, 1);
+  const at::Tensor decoded = codec->decode(encoded);
+  CHECK(decoded.equal(expected));
+  const auto each = quant::make_codec(head, 64);
+  CHECK_FALSE(decoded.equal(each->decode(each->encode(x, shared))));
+  // Outliers beyond channel 255 come back.
+  at::Tensor far = plain::gaussian({4, 30, 128}, 22);
+  far[3][2][100] = 50.0;
+  const auto larger = quant::make_codec(whole, 128);
+  CHECK(larger->decode(larger->encode(far, shared))[3][2][100].item<float>() == 50.0f);
+}
+
+TEST_CASE("normed signposts keep the mean and deviation of calibration values", "[sparse_dense]") {
+  // A skewed distribution: signposts alone lose deviation.
+  const at::Tensor x = plain::gaussian({1, 2000, 16}, 23).exp();
+  const Settings none = sparse({{"sparse", 0.0}});
+  const Settings normed = sparse({{"sparse", 0.0}, {"signpost_norm", true}});
+  const auto decoded = [&](const Settings& settings) {
+    const auto codec = quant::make_codec(settings, 16);
+    return codec->decode(codec->encode(x, quant::learn_codebook(settings, x, {}, {})));
+  };
+  // Of values over the width of their channel, about its middle.
+  const at::Tensor low = x.amin(1, true), high = x.amax(1, true);
+  const auto unit = [&](const at::Tensor& y) {
+    return (y - (low + high) / 2) / ((high - low) / 2);
+  };
+  const auto deviation = [&](const at::Tensor& y) { return unit(y).std().item<double>(); };
+  CHECK(deviation(decoded(none)) < 0.98 * deviation(x));
+  CHECK(deviation(decoded(normed)) == Approx(deviation(x)).epsilon(1e-3));
+  CHECK(unit(decoded(normed)).mean().item<double>() ==
+        Approx(unit(x).mean().item<double>()).margin(1e-4));
+}

@@ -1,5 +1,6 @@
 // Switches to what single published codes do otherwise; the codes' own data are in tests/peers.
 #include "catch.h"
+#include "method/schema.h"
 #include "quant/codec.h"
 #include "quant/packing.h"
 #include "quant/plain_codec.h"
@@ -85,4 +86,22 @@ TEST_CASE("codes may follow from the scale before it is rounded", "[uniform]") {
   CHECK_FALSE(codes("exact").equal(codes("stored")));
   const auto exact = quant::make_codec(plain::uniform({{"zero", "code_offset"}}), 32);
   CHECK(codes("exact").equal(exact->encode(x, {}).codes));
+}
+
+TEST_CASE("row token: one group is a token's row of all heads") {
+  Settings codec = below(method::default_settings(), "key.codec.");
+  codec["row"] = "token";
+  codec["group"] = 4;  // means nothing here
+  const at::Tensor x = plain::gaussian({3, 20, 8}, 71);
+  const auto whole = quant::make_codec(codec, 8);
+  const quant::Encoded encoded = whole->encode(x, {});
+  CHECK(encoded.params.sizes() == at::IntArrayRef({1, 20, 1, 2}));
+  CHECK(encoded.code_bytes() == 3 * 20 * 8 * 2 / 8);
+  CHECK(encoded.param_bytes() == 20 * 4);
+  codec["row"] = "head";
+  codec["group"] = 24;
+  const auto one = quant::make_codec(codec, 24);
+  const at::Tensor wide = x.transpose(0, 1).reshape({1, 20, 24});
+  CHECK(whole->decode(encoded).equal(
+      one->decode(one->encode(wide, {})).reshape({20, 3, 8}).transpose(0, 1)));
 }

@@ -164,3 +164,33 @@ TEST_CASE("gradients of what enters the codec are those of what it decodes to", 
     }
   }
 }
+
+TEST_CASE("a Hadamard matrix of each block of channels", "[rotate]") {
+  const at::Tensor blocks = transform::block_hadamard(4, 2) * std::sqrt(2.0);
+  CHECK(at::allclose(
+      blocks,
+      at::tensor({1., 1., 0., 0., 1., -1., 0., 0., 0., 0., 1., 1., 0., 0., 1., -1.}, at::kDouble)
+          .reshape({4, 4})));
+  CHECK(transform::block_hadamard(8, 0).equal(transform::hadamard(8)));
+  CHECK(transform::block_hadamard(8, 8).equal(transform::hadamard(8)));
+  // Signs are those of the whole matrix.
+  const at::Tensor whole = transform::signed_hadamard(16, 3);
+  const at::Tensor parts = transform::signed_hadamard(16, 3, 4);
+  CHECK(parts.count_nonzero().item<int64_t>() == 16 * 4);
+  CHECK(at::allclose(parts.matmul(parts.t()), at::eye(16, at::kDouble), 0, 1e-12));
+  CHECK(whole[0][0].sign().equal(parts[0][0].sign()));
+}
+
+TEST_CASE("tokens of a block are mixed after the rotation and before the scale", "[transform]") {
+  // Blocks of two tokens of one channel: sum and difference over √2, and their norms as scales.
+  const Linear linear{.order = {}, .matrix = {}, .inverse = {}, .mixed_tokens = 2};
+  const Transform mixing({}, linear, scale_of(Params::fp32), 1);
+  const at::Tensor x = at::tensor({3.0f, 5.0f, -1.0f, 7.0f}).reshape({1, 1, 4, 1});
+  const at::Tensor scales = mixing.scales(x);
+  const at::Tensor expected = at::tensor({8.0, 2.0, 6.0, 8.0}, at::kDouble) / std::sqrt(2.0);
+  CHECK(at::allclose(scales.flatten(), expected, 1e-6));
+  const at::Tensor y = mixing.forward(x[0][0], 0, scales[0][0]);
+  CHECK(at::allclose(y.flatten(), at::tensor({1.0f, -1.0f, 1.0f, -1.0f}), 1e-6));
+  CHECK(at::allclose(mixing.backward(y, 0, scales[0][0]).flatten(), x.to(at::kDouble).flatten(), 0,
+                     1e-6));
+}

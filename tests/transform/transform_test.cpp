@@ -56,6 +56,12 @@ TEST_CASE("D51 token scales by hand: L2 over all heads or each, maximum and mean
   CHECK(list(scales(Kind::l2_head)) == std::vector<double>{5, 12});
   CHECK(list(scales(Kind::max_head)) == std::vector<double>{4, 12});
   CHECK(list(scales(Kind::mean_abs_head)) == std::vector<double>{3.5, 6});
+  for (const Kind kind : {Kind::max_heads, Kind::mean_abs_heads}) {
+    CHECK(scales(kind).sizes() == at::IntArrayRef({1, 1, 1}));
+    CHECK(scale_of(kind).shared());
+  }
+  CHECK(list(scales(Kind::max_heads)) == std::vector<double>{12});
+  CHECK(list(scales(Kind::mean_abs_heads)) == std::vector<double>{4.75});
   CHECK_FALSE(scales(Kind::none).defined());
 }
 
@@ -200,8 +206,8 @@ TEST_CASE("D48 tokens of zero, tiny and huge norm share a group without harm", "
 }
 
 TEST_CASE("D43 every rotation and scale comes back", "[transform]") {
-  const auto kind =
-      GENERATE(Kind::none, Kind::l2_heads, Kind::l2_head, Kind::max_head, Kind::mean_abs_head);
+  const auto kind = GENERATE(Kind::none, Kind::l2_heads, Kind::l2_head, Kind::max_head,
+                             Kind::mean_abs_head, Kind::max_heads, Kind::mean_abs_heads);
   const auto inverse = GENERATE(false, true);
   const auto rotate_first = GENERATE(false, true);
   const at::Tensor x = plain::gaussian({1, 2, 50, 64}, 63) * 3 + 2;
