@@ -405,11 +405,11 @@ at::Tensor loss_weights(const Context& context, const PreparedSide& side, const 
   } catch (const Unsupported&) {
     return {};
   }
+  const at::Tensor tokens = context.tokens(settings, which, "weights of the loss");
   // RoPE is a rotation: the gradient before it is the one after it, turned back.
   if (before_rope(settings)) gradient = sample.more.rope().turned_back(gradient.to(at::kFloat));
   return over_heads(
-      side, context.tokens(settings, which, "weights of the loss"),
-      [&](int64_t b, int64_t first, int64_t heads, const at::Tensor& scale) {
+      side, tokens, [&](int64_t b, int64_t first, int64_t heads, const at::Tensor& scale) {
         return side.transform.gradient(gradient[b].narrow(0, first, heads), first, scale).square_();
       });
 }
