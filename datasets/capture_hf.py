@@ -128,7 +128,10 @@ def shareable(argv: list[str]) -> str:
 
 def main(argv: list[str]) -> int:
     options = build_parser().parse_args(argv)
-    cli.require_folder(options.out.parent)
+    from kvlab_capture.atomic import require_output
+    from kvlab_capture.schema import SCHEMA
+
+    require_output(options.out, SCHEMA)
 
     from kvlab_capture.capture import Request, capture
     from kvlab_capture.loading import Model, source

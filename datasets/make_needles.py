@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 from kvlab_capture import cli, passages
-from kvlab_capture.atomic import whole_file
+from kvlab_capture.atomic import require_output, whole_file
 from kvlab_capture.cli import UserError
 from kvlab_capture.loading import Model, source
 
@@ -169,7 +169,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--seed", type=cli.not_negative, default=0)
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="the HDF5 file to write")
     options = parser.parse_args(argv)
-    cli.require_folder(options.out.parent)
+    require_output(options.out, SCHEMA)
     model = Model(source(options.model, None))
     hay = model.tokenizer(passages.read_text(options.text), add_special_tokens=False, verbose=False)["input_ids"]
     if len(hay) < max(options.lengths):

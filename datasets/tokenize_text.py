@@ -9,7 +9,7 @@ from pathlib import Path
 
 import h5py
 from kvlab_capture import cli
-from kvlab_capture.atomic import whole_file
+from kvlab_capture.atomic import require_output, whole_file
 from kvlab_capture.loading import Model, source
 from kvlab_capture.passages import BOS_CHOICES, Cut, Passages, cut
 
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--bos", choices=BOS_CHOICES, default="auto", help="a BOS token first (default: as the tokenizer)")
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="the HDF5 file to write")
     options = parser.parse_args(argv)
-    cli.require_folder(options.out.parent)
+    require_output(options.out, SCHEMA)
     model = Model(source(options.model, options.gguf))
     wanted = Cut(options.tokens, options.passages, options.start_at, options.skip_tokens, options.bos)
     taken = cut(options.text, model.tokenizer, wanted)

@@ -28,7 +28,9 @@ herr_t collect_name(hid_t, const char* name, const H5L_info_t*, void* out) {
 std::string why_not(const std::filesystem::path& path) {
   const std::string stack = error_stack();
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return "no such file";
+  if (!std::filesystem::exists(path, error)) {
+    return error ? "cannot be opened: " + error.message() : "no such file";
+  }
   if (std::filesystem::is_directory(path, error)) return "is a folder, not a file";
   if (stack.find("truncated file") != std::string::npos) {
     return "truncated: the file ends before its contents do, so it was not completely written or "

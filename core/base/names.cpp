@@ -44,9 +44,22 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   return best;
 }
 
+std::vector<std::string> by_distance(std::string_view word, std::vector<std::string> candidates) {
+  const std::string wanted = lower(word);
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [&](const std::string& a, const std::string& b) {
+                     return edit_distance(wanted, lower(a)) < edit_distance(wanted, lower(b));
+                   });
+  return candidates;
+}
+
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
   const std::string near = nearest(word, candidates);
   return near.empty() ? "" : " (did you mean '" + near + "'?)";
+}
+
+std::string counted(int64_t count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
 std::string join(const std::vector<std::string>& words, std::string_view separator) {

@@ -5,7 +5,9 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -251,13 +253,16 @@ Node parse(const std::string& text, const std::string& file, Problems& problems)
 }
 
 std::string read_file(const std::filesystem::path& path, Problems& problems) {
-  std::error_code ignored;
-  const char* wrong = nullptr;
-  if (!std::filesystem::exists(path, ignored)) wrong = "no such file";
-  if (std::filesystem::is_directory(path, ignored)) wrong = "is a folder, not a file";
+  std::error_code error;
+  std::string wrong;
+  if (!std::filesystem::exists(path, error)) {
+    wrong = error ? "cannot be read: " + error.message() : "no such file";
+  } else if (std::filesystem::is_directory(path, error)) {
+    wrong = "is a folder, not a file";
+  }
   std::ifstream in(path, std::ios::binary);
-  if (wrong == nullptr && !in) wrong = "cannot be read";
-  if (wrong != nullptr) {
+  if (wrong.empty() && !in) wrong = fmt::format("cannot be read: {}", std::strerror(errno));
+  if (!wrong.empty()) {
     problems.push_back({path.string(), 0, 0, wrong});
     return {};
   }
@@ -288,11 +293,20 @@ void report(Problems& problems, const Node& node, const std::string& message) {
   problems.push_back({node.file, node.line, node.column, message});
 }
 
+/// The beginning of a text: a message is no place for a whole file.
+std::string shortened(const std::string& text) {
+  constexpr size_t kMost = 80;
+  size_t end = std::min(text.find('\n'), kMost);
+  if (end >= text.size()) return text;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // whole letters
+  return text.substr(0, end) + "…";
+}
+
 std::string describe(const nlohmann::json& value) {
   if (value.is_null()) return "nothing";
   if (value.is_array()) return value.empty() ? "an empty list" : "a list";
   if (value.is_object()) return value.empty() ? "an empty map" : "a map";
-  if (value.is_string()) return "'" + value.get<std::string>() + "'";
+  if (value.is_string()) return "'" + shortened(value.get<std::string>()) + "'";
   if (value.is_number_float() && !std::isfinite(value.get<double>())) {
     // JSON has no word for it; YAML's own, without the sign that a NaN may have.
     const auto number = value.get<double>();
@@ -302,7 +316,8 @@ std::string describe(const nlohmann::json& value) {
 }
 
 std::string describe(const Node& node) {
-  return node.is_scalar() && !node.value.is_string() ? node.text : describe(to_json(node));
+  return node.is_scalar() && !node.value.is_string() ? shortened(node.text)
+                                                     : describe(to_json(node));
 }
 
 std::optional<std::string> read_text(const Node& node, const std::string& what,
@@ -345,8 +360,13 @@ std::optional<int64_t> read_int(const Node& node, const std::string& what, Probl
 }
 
 std::string hint(const std::string& word, const std::vector<std::string>& valid) {
+  constexpr size_t kMost = 20, kFew = 8;
   const std::string near = did_you_mean(word, valid);
-  return near.empty() && !valid.empty() ? " (valid: " + join(valid) + ")" : near;
+  if (!near.empty() || valid.empty()) return near;
+  if (valid.size() <= kMost) return " (valid: " + join(valid) + ")";
+  std::vector<std::string> nearest = by_distance(word, valid);
+  nearest.resize(kFew);
+  return fmt::format(" (valid: {} and {} more)", join(nearest), valid.size() - kFew);
 }
 
 Fields::Fields(const Node& node, std::string what, Problems& problems)

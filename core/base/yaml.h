@@ -79,7 +79,7 @@ std::optional<int64_t> read_int(const Node& node, const std::string& what, Probl
                                 int64_t least = std::numeric_limits<int64_t>::min(),
                                 int64_t most = std::numeric_limits<int64_t>::max());
 
-/// " (did you mean 'x'?)" or, where nothing is near, " (valid: a, b, c)".
+/// " (did you mean 'x'?)" or, where nothing is near, " (valid: a, b, c)"; of many the nearest few.
 std::string hint(const std::string& word, const std::vector<std::string>& valid);
 
 /// Strict access to the keys of one map: whatever was not asked for is unknown.

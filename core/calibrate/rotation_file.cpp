@@ -8,12 +8,11 @@
 
 #include "base/error.h"
 #include "base/h5.h"
+#include "base/h5_digest.h"
 #include "base/replacement.h"
 
 namespace kvlab::calibrate {
 namespace {
-
-constexpr const char* schema = "kvlab.rotation/1";
 
 std::string layer_group(int64_t layer) { return fmt::format("/layer_{:03d}", layer); }
 
@@ -76,9 +75,14 @@ void write_side(h5::File& file, const std::string& group, const RotationSide& si
 RotationFile read_rotation_file(const std::filesystem::path& path) {
   const h5::File file = h5::File::open(path);
   const auto found = file.attribute_or<std::string>("/", "schema", "");
-  if (found != schema) {
+  if (found != kRotationSchema) {
+    throw Error(fmt::format("{}: expected a file of schema {}, found '{}'", path.string(),
+                            kRotationSchema, found));
+  }
+  if (h5::is_sealed(file, "/") && !h5::is_intact(file, "/")) {
     throw Error(
-        fmt::format("{}: expected a file of schema {}, found '{}'", path.string(), schema, found));
+        fmt::format("{}: its contents are not what was written: the checksum differs; make it anew",
+                    path.string()));
   }
   RotationFile result;
   result.method = file.attribute_or<std::string>("/", "method", "");
@@ -100,7 +104,7 @@ void write_rotation_file(const std::filesystem::path& path, const RotationFile& 
   make_folder_of(path);
   Replacement replacement(path);
   h5::File file = h5::File::create(replacement.temp(), path);
-  file.set_attribute("/", "schema", std::string_view(schema));
+  file.set_attribute("/", "schema", std::string_view(kRotationSchema));
   file.set_attribute("/", "method", std::string_view(contents.method));
   file.set_attribute("/", "calibration", std::string_view(contents.calibration));
   for (const auto& [layer, sides] : contents.layers) {
@@ -108,6 +112,7 @@ void write_rotation_file(const std::filesystem::path& path, const RotationFile& 
     write_side(file, layer_group(layer) + "/key", sides.key);
     write_side(file, layer_group(layer) + "/value", sides.value);
   }
+  h5::seal(file, "/");
   file.close();
   replacement.commit();
 }

@@ -20,14 +20,17 @@ struct RotationLayer {
   RotationSide key, value;
 };
 
+inline constexpr const char* kRotationSchema = "kvlab.rotation/1";
+
 struct RotationFile {
   std::string method;
   std::string calibration;  // hash of what it was made from
   std::map<int64_t, RotationLayer> layers;
 };
 
-/// Reads a whole file. Throws Error where it is no kvlab.rotation/1 file, shapes do not fit or a
-/// rotation is not orthogonal to 1e-3.
+/// Reads a whole file. Throws Error where it is no kvlab.rotation/1 file, shapes do not fit, a
+/// rotation is not orthogonal to 1e-3, or the contents are not those of the checksum that
+/// write_rotation_file left; files of other programs need none.
 RotationFile read_rotation_file(const std::filesystem::path& path);
 
 /// Writes in one step: a temporary file in the same folder, then a rename.

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "base/error.h"
-#include "base/h5.h"
+#include "base/output_file.h"
 #include "calibrate/prepare.h"
+#include "calibrate/rotation_file.h"
 #include "cli/verbs.h"
 #include "config/calibration_check.h"
 #include "data/capture.h"
@@ -19,17 +19,6 @@ namespace {
 struct Arguments {
   std::string id, data, out;
 };
-
-/// Only a rotation file is written over, and one that is damaged may be anything.
-void check_output(const std::string& out) {
-  if (out.empty()) throw Error("--out must name a file");
-  if (!std::filesystem::exists(out)) return;
-  const auto schema = h5::File::open(out).attribute_or<std::string>("/", "schema", "");
-  if (schema != "kvlab.rotation/1") {
-    throw Error(fmt::format(
-        "{}: would be written over, and it is no kvlab.rotation/1 file but '{}'", out, schema));
-  }
-}
 
 /// Says what a run would say of this calibration set.
 config::DatasetInfo described(const std::string& capture) {
@@ -49,7 +38,7 @@ config::DatasetInfo described(const std::string& capture) {
 }
 
 void execute(const Arguments& arguments) {
-  check_output(arguments.out);
+  check_output(arguments.out, calibrate::kRotationSchema);
   const method::Recipe& preset = method::preset(arguments.id);
   if (!method::needs_calibration(preset)) {
     throw Error(fmt::format("{} needs no calibration", preset.id));

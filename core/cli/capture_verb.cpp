@@ -7,11 +7,12 @@
 
 #include "base/code_version.h"
 #include "base/error.h"
-#include "base/h5.h"
 #include "base/names.h"
+#include "base/output_file.h"
 #include "cli/verbs.h"
 #include "model/capture.h"
 #include "model/tokens_file.h"
+#include "run/torch_error.h"
 
 namespace kvlab::cli {
 namespace {
@@ -62,19 +63,8 @@ DType dtype_of(const std::string& text) {
                           did_you_mean(text, {"float32", "float16", "bfloat16"})));
 }
 
-/// Only a capture is written over, and one that is damaged may be anything.
-void check_output(const std::string& out) {
-  if (out.empty()) throw Error("--out must name a file");
-  if (!std::filesystem::exists(out)) return;
-  const auto schema = h5::File::open(out).attribute_or<std::string>("/", "schema", "");
-  if (schema != "kvlab.capture/1") {
-    throw Error(fmt::format("{}: would be written over, and it is no kvlab.capture/1 file but '{}'",
-                            out, schema));
-  }
-}
-
 void execute(const Arguments& arguments) {
-  check_output(arguments.out);
+  check_output(arguments.out, "kvlab.capture/1");
   model::CaptureRequest request;
   request.layers = layers_of(arguments.layers);
   request.probes = probes_of(arguments.probes);
@@ -97,7 +87,7 @@ void execute(const Arguments& arguments) {
     model::write_capture(decoder, text.tokens, request, arguments.out,
                          [](int64_t layer) { fmt::print(stderr, "layer {} done\n", layer); });
   } catch (const c10::Error& error) {  // its what() is a stack trace
-    throw Error(fmt::format("{}: {}", arguments.model, error.what_without_backtrace()));
+    throw Error(fmt::format("{}: {}", arguments.model, run::sentence(error)));
   }
   fmt::print("{}: {} x {} tokens\n", arguments.out, text.tokens.size(0), text.tokens.size(1));
 }

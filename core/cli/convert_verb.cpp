@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/h5.h"
+#include "base/output_file.h"
 #include "calibrate/convert.h"
 #include "cli/verbs.h"
 #include "data/capture_info.h"
@@ -57,28 +57,24 @@ void add(const calibrate::RotationFile& from, const std::string& path,
   }
 }
 
-void check_output(const std::string& out) {
-  if (std::filesystem::path(out).extension() != ".h5" || !std::filesystem::exists(out)) return;
-  const auto schema = h5::File::open(out).attribute_or<std::string>("/", "schema", "");
-  if (schema == "kvlab.rotation/1") return;
-  throw Error(fmt::format("{}: would be written over, and it is no kvlab.rotation/1 file but '{}'",
-                          out, schema));
-}
-
 void execute(const Arguments& arguments) {
   if (arguments.files.size() < 2) throw Error("convert needs files to read and one to write");
   const std::string out = arguments.files.back();
-  check_output(out);
+  for (size_t i = 0; i + 1 < arguments.files.size(); ++i) {
+    std::error_code missing;
+    if (std::filesystem::equivalent(arguments.files[i], out, missing)) {
+      throw Error(fmt::format("{}: would be read and written", out));
+    }
+  }
+  // A .pt or .safetensors that is there may be somebody's model.
+  const bool is_ours = std::filesystem::path(out).extension() == ".h5";
+  check_output(out, is_ours ? calibrate::kRotationSchema : "");
   calibrate::ConvertOptions options{.side = arguments.side, .dtype = arguments.dtype, .layers = {}};
   for (const std::string& text : arguments.layers) options.layers.push_back(mapping(text));
   calibrate::RotationFile all;
   std::vector<std::string> notes;
   for (size_t i = 0; i + 1 < arguments.files.size(); ++i) {
     const std::string& path = arguments.files[i];
-    if (std::filesystem::exists(out) && std::filesystem::exists(path) &&
-        std::filesystem::equivalent(path, out)) {
-      throw Error(fmt::format("{}: would be read and written", path));
-    }
     add(calibrate::read_rotations(path, options, notes), path, all);
   }
   if (!arguments.data.empty()) {

@@ -213,7 +213,7 @@ void show_method(const std::string& id, bool as_json) {
   fmt::print("backends (at d = 128): reference{}\n\nrecipe (at d = 128):\n",
              refusal ? " alone; " + *refusal : ", cpu, cuda");
   for (const auto& [section, settings] : form.items()) {
-    fmt::print("  {}:\n", section);
+    fmt::print("  {}:{}\n", section, settings.empty() ? " none" : "");
     for (const auto& [key, value] : settings.items()) {
       if (!value.is_object()) {
         fmt::print("    {}: {}\n", key, cell_text(value));

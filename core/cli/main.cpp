@@ -1,16 +1,20 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
+#include <string_view>
 
 #include "base/allocator.h"
 #include "base/code_version.h"
 #include "base/error.h"
 #include "base/names.h"
 #include "cli/verbs.h"
+#include "run/torch_error.h"
 
 namespace {
 
@@ -24,6 +28,20 @@ void explain(const CLI::App& app, int argc, char** argv) {
   }
   throw kvlab::Error(fmt::format("'{}' is no kvlab command{}; kvlab --help lists them", argv[1],
                                  kvlab::did_you_mean(argv[1], verbs)));
+}
+
+/// libtorch's threads wait for each other by spinning, and on a busy machine take the cores from
+/// the very work they wait for, which makes cells with several threads many times slower. How to
+/// wait is read when their library is loaded, before main: so a program that computes starts once
+/// more with the answer in its environment, unless the user gave one.
+void wait_without_spinning(int argc, char** argv) {
+  const std::string_view verb = argc > 1 ? argv[1] : "";
+  if (verb != "run" && verb != "calibrate" && verb != "capture") return;
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || setenv("OMP_WAIT_POLICY", "passive", 1) != 0) return;
+  execv(program.c_str(), argv);  // where it fails, this process goes on as it is
 }
 
 int run(int argc, char** argv) {
@@ -49,6 +67,10 @@ int run(int argc, char** argv) {
   kvlab::cli::add_capture(app, result);
   kvlab::cli::add_inspect(app, result);
   kvlab::cli::add_bench_model(app, result);
+  if (argc < 2) {
+    fmt::print(stderr, "{}", app.help());
+    return Exit::wrong_input;
+  }
   try {
     explain(app, argc, argv);
     app.parse(argc, argv);
@@ -64,6 +86,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  wait_without_spinning(argc, argv);
   kvlab::keep_memory_low();
   // A file that may grow no further (ulimit -f) is an error like a full disk, and not the end.
   std::signal(SIGXFSZ, SIG_IGN);
@@ -74,6 +97,8 @@ int main(int argc, char** argv) {
     return code;
   } catch (const kvlab::Error& error) {
     fmt::print(stderr, "kvlab: {}\n", error.what());
+  } catch (const c10::Error& error) {
+    fmt::print(stderr, "kvlab: {}\n", kvlab::run::sentence(error));
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "kvlab: out of memory\n");
   } catch (const std::exception& error) {

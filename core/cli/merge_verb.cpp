@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "base/names.h"
 #include "cli/verbs.h"
 #include "store/store.h"
 
@@ -35,8 +36,8 @@ void execute(const Arguments& arguments) {
   const store::MergeReport report = store::merge(arguments.out, inputs, attributes);
   for (const std::string& warning : report.warnings)
     fmt::print(stderr, "kvlab: warning: {}\n", warning);
-  fmt::print("{}: {} cells, {} rows from {} files\n", arguments.out, report.cells, report.rows,
-             inputs.size());
+  fmt::print("{}: {}, {} from {}\n", arguments.out, counted(report.cells, "cell"),
+             counted(report.rows, "row"), counted(std::ssize(inputs), "file"));
 }
 
 }  // namespace

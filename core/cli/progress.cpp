@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/names.h"
+
 namespace kvlab::cli {
 namespace {
 
@@ -23,7 +25,7 @@ class Progress final : public run::Observer {
     begin_ = Clock::now();
     if (quiet_) return;
     if (done > 0) fmt::print(stderr, "{} of {} cells are complete already\n", done, all);
-    if (to_do_ > 0) fmt::print(stderr, "running {} cells, {} at a time\n", to_do_, jobs);
+    if (to_do_ > 0) fmt::print(stderr, "running {}, {} at a time\n", counted(to_do_, "cell"), jobs);
   }
 
   void finished_cell(const config::Cell& cell, const std::string& status, const std::string& reason,

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "base/utf8.h"
 #include "cli/progress.h"
 #include "cli/verbs.h"
@@ -28,7 +30,10 @@ std::atomic<bool> stop_asked{false};
 
 /// The first signal asks for an orderly end, the second leaves at once.
 extern "C" void on_signal(int) {
-  if (stop_asked.exchange(true)) std::_Exit(Exit::interrupted);
+  if (!stop_asked.exchange(true)) return;
+  constexpr std::string_view text = "\nkvlab: left at once; the same command goes on from here\n";
+  [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+  std::_Exit(Exit::interrupted);
 }
 
 struct RunArguments {
@@ -115,8 +120,8 @@ void print_dry_run(const config::Experiment& experiment, const config::Plan& pla
                cell.config["method"].value("window", nlohmann::json::object()).dump(),
                cell.reason.empty() ? "" : "  (" + cell.reason + ")");
   }
-  fmt::print("{} cells, {} rows; about {} and {:.1f} MB of results to come (estimates)\n",
-             cells.size(), rows, duration(estimate.seconds),
+  fmt::print("{}, {}; about {} and {:.1f} MB of results to come (estimates)\n",
+             counted(std::ssize(cells), "cell"), counted(rows, "row"), duration(estimate.seconds),
              static_cast<double>(estimate.bytes) / 1e6);
 }
 
@@ -135,7 +140,7 @@ void print_outcome(const run::Outcome& outcome, const std::filesystem::path& out
     fmt::print("{}\n", json_text(all, 2));
     return;
   }
-  std::string text = fmt::format("{} cells complete", outcome.complete);
+  std::string text = fmt::format("{} complete", counted(outcome.complete, "cell"));
   if (outcome.reused > 0) text += fmt::format(" ({} from an earlier run)", outcome.reused);
   const auto also = [&](int64_t count, const char* what) {
     if (count > 0) text += fmt::format(", {} {}", count, what);
@@ -151,7 +156,7 @@ void print_outcome(const run::Outcome& outcome, const std::filesystem::path& out
 /// What was asked for is done where something came out of it; a shard may be left with cells that
 /// cannot be had, since others have the rest.
 int exit_code(const run::Outcome& outcome, const run::Options& options) {
-  if (outcome.failed > 0) return Exit::some_failed;
+  if (outcome.failed > 0 || !outcome.broken.empty()) return Exit::some_failed;
   const bool nothing = outcome.complete == 0 && outcome.unsupported > 0 && options.shards == 1;
   return nothing ? Exit::wrong_input : Exit::done;
 }
@@ -189,6 +194,7 @@ void execute(const RunArguments& arguments, Exit& result) {
     std::fflush(stdout);
     std::_Exit(Exit::interrupted);
   }
+  if (!outcome.broken.empty()) fmt::print(stderr, "kvlab: {}\n", outcome.broken);
   result.code = exit_code(outcome, options);
 }
 
@@ -233,8 +239,8 @@ void add_validate(CLI::App& app, Exit&) {
   verb->callback([arguments] {
     const config::Experiment experiment = config::load(arguments->file, arguments->edits);
     const config::Plan plan = plan_of(experiment);
-    fmt::print("{}: valid, {} cells, {} rows\n", arguments->file, plan.cells.size(),
-               plan.rows.size());
+    fmt::print("{}: valid, {}, {}\n", arguments->file, counted(std::ssize(plan.cells), "cell"),
+               counted(std::ssize(plan.rows), "row"));
   });
 }
 

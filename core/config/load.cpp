@@ -14,6 +14,11 @@ using yaml::Node;
 
 constexpr int64_t kSchema = 1;
 
+bool is_file_name(const std::string& name) {
+  const auto is_wrong = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' '; };
+  return !name.empty() && name.front() != '.' && std::none_of(name.begin(), name.end(), is_wrong);
+}
+
 void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
   if (const Node* schema = fields.get("schema")) {
     const auto version = yaml::read_int(*schema, "schema", reading.problems);
@@ -24,7 +29,15 @@ void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
     }
   }
   if (const Node* name = fields.get("name")) {
-    experiment.name = yaml::read_text(*name, "name", reading.problems).value_or("");
+    const auto text = yaml::read_text(*name, "name", reading.problems);
+    experiment.name = text.value_or("");
+    if (text && !is_file_name(*text)) {
+      yaml::report(
+          reading.problems, *name,
+          fmt::format("'name' names the results file: it cannot be empty, begin with '.' or "
+                      "hold '/' or control characters, found {}",
+                      yaml::describe(*name)));
+    }
   }
   if (experiment.name.empty()) experiment.name = experiment.file.stem().string();
   if (const Node* description = fields.get("description")) {

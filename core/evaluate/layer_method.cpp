@@ -5,6 +5,20 @@
 
 namespace kvlab::evaluate {
 
+LayerMethods on_all_layers(const method::Recipe& recipe, const model::Config& model,
+                           const std::vector<calibrate::CalibrationSample>& samples) {
+  calibrate::CalibrationStore store{{}};
+  LayerMethods methods;
+  for (int64_t layer = 0; layer < model.layers; ++layer) {
+    std::optional<calibrate::CalibrationSample> sample;
+    if (!samples.empty()) sample = samples[static_cast<size_t>(layer)];
+    methods.push_back(
+        {recipe, calibrate::prepare(recipe, model.kv_heads, model.head_dim, layer,
+                                    /*seed=*/0, sample, store, [](int64_t, int64_t) {})});
+  }
+  return methods;
+}
+
 ReadTokens read_back(const data::Sample& sample, const LayerMethod& method,
                      const std::string& backend, const cache::Schedule& schedule) {
   const metrics::SampleContext context(sample);

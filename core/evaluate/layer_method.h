@@ -20,6 +20,11 @@ struct LayerMethod {
 /// One entry a layer.
 using LayerMethods = std::vector<LayerMethod>;
 
+/// A method made ready for every layer of a model, with seed 0. samples: one a layer, or none for a
+/// recipe that needs no calibration. Throws Error where it does.
+LayerMethods on_all_layers(const method::Recipe& recipe, const model::Config& model,
+                           const std::vector<calibrate::CalibrationSample>& samples = {});
+
 /// How a model is run with a cache (contract section 7).
 struct CacheUse {
   DType dtype = DType::bf16;          // keys and values are rounded to it after RoPE

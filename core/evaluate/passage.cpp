@@ -31,24 +31,20 @@ PassageResult decode(const model::Decoder& decoder, const LayerMethods& methods,
   return {at::cat(states), attention.memory(), attention.notes()};
 }
 
-at::Tensor greedy(const model::Decoder& decoder, const Prompt& prompt,
-                  const model::Attention& attention, int64_t count) {
-  at::Tensor written = at::empty({count}, at::kLong);
-  at::Tensor state = prompt.states.narrow(0, prompt.tokens - 1, 1);
-  for (int64_t i = 0; i < count; ++i) {
-    if (i > 0) {
-      state = decoder.forward(written.narrow(0, i - 1, 1), prompt.tokens + i - 1, attention);
-    }
-    written[i] = decoder.logits(state).argmax(-1)[0].to(at::kCPU);
-  }
-  return written;
-}
-
 at::Tensor greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,
                   const Prompt& prompt, int64_t count) {
   Decoding attention(methods, use, decoder, prompt.tokens + count);
   attention.fill(prompt);
-  return greedy(decoder, prompt, std::ref(attention), count);
+  at::Tensor written = at::empty({count}, at::kLong);
+  at::Tensor state = prompt.states.narrow(0, prompt.tokens - 1, 1);
+  for (int64_t i = 0; i < count; ++i) {
+    if (i > 0) {
+      state =
+          decoder.forward(written.narrow(0, i - 1, 1), prompt.tokens + i - 1, std::ref(attention));
+    }
+    written[i] = decoder.logits(state).argmax(-1)[0].to(at::kCPU);
+  }
+  return written;
 }
 
 Answer answer(const model::Decoder& decoder, const Prompt& prompt, const at::Tensor& right,

@@ -21,12 +21,8 @@ PassageResult teacher_forced(const model::Decoder& decoder, const LayerMethods& 
 PassageResult decode(const model::Decoder& decoder, const LayerMethods& methods,
                      const CacheUse& use, const Prompt* prompt, const at::Tensor& tokens);
 
-/// `count` tokens that a model writes after a prompt, the most likely one at each step, int64
-/// [count]. attention: of one token at a time, its cache filled with the prompt.
-at::Tensor greedy(const model::Decoder& decoder, const Prompt& prompt,
-                  const model::Attention& attention, int64_t count);
-
-/// The same through the caches of use.backend.
+/// `count` tokens that a model writes after a prompt through the caches of use.backend, the most
+/// likely one at each step, int64 [count].
 at::Tensor greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,
                   const Prompt& prompt, int64_t count);
 

@@ -16,8 +16,4 @@ struct Prompt {
 
 Prompt run_prompt(const model::Decoder& decoder, const at::Tensor& tokens, DType dtype);
 
-/// Attention of tokens that follow a prompt through a cache that is rounded and not quantized.
-/// prompt must outlive it; nullptr: an empty one.
-model::Attention exact_steps(const Prompt* prompt, DType dtype);
-
 }  // namespace kvlab::evaluate

@@ -88,6 +88,7 @@ void write_capture(const Decoder& decoder, const at::Tensor& tokens, const Captu
   const std::vector<int64_t> layers = chosen_layers(decoder, request);
   const std::vector<int64_t> positions = data::probe_positions(tokens.size(1), request.probes);
   const at::Tensor rows = at::tensor(positions, at::kLong);
+  make_folder_of(out);
   Replacement replacement(out);
   h5::File file = h5::File::create(replacement.temp(), out);
   write_head(file, decoder.config(), tokens, positions, request);

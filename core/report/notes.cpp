@@ -24,10 +24,6 @@ void add_once(Words* words, const std::string& word) {
   if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
 }
 
-std::string counted(size_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 /// "mean over 12 layers, 2 datasets": what is in neither rows nor columns and differs.
 std::string averaging(const store::Results& results, const Layout& layout) {
   Words over;
@@ -44,7 +40,7 @@ std::string averaging(const store::Results& results, const Layout& layout) {
         std::find(results.axes.begin(), results.axes.end(), name) != results.axes.end();
     if (entries.size() > 1) {
       over.push_back(is_axis ? fmt::format("{} values of {}", entries.size(), name)
-                             : counted(entries.size(), name));
+                             : counted(std::ssize(entries), name));
     }
   }
   return over.empty() ? "" : "mean over " + join(over);
@@ -105,7 +101,7 @@ void add_datasets(const store::Results& results, Words* lines) {
     // A whole model's rows stand on layer −1, and its shape names its layers.
     if (layers[name] != std::set<int64_t>{-1} || text.empty()) {
       if (!text.empty()) text += ", ";
-      text += counted(layers[name].size(), "layer");
+      text += counted(std::ssize(layers[name]), "layer");
     }
     add_once(&texts, text);
     holders[text].push_back(name);
@@ -223,8 +219,8 @@ std::vector<std::string> incomplete_cells(const store::Results& results) {
   Words lines;
   for (const auto& key : order) {
     const Group& group = groups[key];
-    lines.push_back(fmt::format("{} {}: {} ({})", counted(group.cells.size(), "cell"), key.first,
-                                key.second.empty() ? "no reason stored" : key.second,
+    lines.push_back(fmt::format("{} {}: {} ({})", counted(std::ssize(group.cells), "cell"),
+                                key.first, key.second.empty() ? "no reason stored" : key.second,
                                 few(group.labels)));
   }
   return lines;
@@ -242,6 +238,8 @@ Notes make_notes(const store::Results& results, const Grid& grid) {
   for (const std::string& line : differing_settings(results, grid.layout)) {
     notes.lines.push_back("differs between methods: " + line);
   }
+  const std::string missing = store::missing_rows_text(results);
+  if (!missing.empty()) notes.lines.push_back(missing);
   add_partial(grid, &notes.lines);
   add_missing_numbers(grid, &notes.lines);
   add_warnings(results, grid, &notes);

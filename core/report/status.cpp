@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/names.h"
 #include "report/text_width.h"
 
 namespace kvlab::report {
@@ -52,8 +53,9 @@ std::string and_more(size_t count) {
 
 std::string status_text(const store::Status& status, const std::string& file) {
   std::string text =
-      fmt::format("{}: {}, {} cells, {} rows\n", file,
-                  status.name.empty() ? "no name" : status.name, status.cells, status.rows);
+      fmt::format("{}: {}, {}, {}\n", file, status.name.empty() ? "no name" : status.name,
+                  counted(status.cells, "cell"), counted(status.rows, "row"));
+  if (!status.missing.empty()) text += status.missing + "\n";
   if (!status.created.empty()) {
     text += fmt::format("created {}, code version {}\n", status.created, status.code_version);
   }
@@ -62,8 +64,8 @@ std::string status_text(const store::Status& status, const std::string& file) {
     if (count > 0) text += fmt::format("  {:<12}{:>8}\n", name, count);
   }
   if (status.in_parts > 0) {
-    text += fmt::format("{} finished cells wait in {}.parts and count already\n", status.in_parts,
-                        file);
+    text += fmt::format("{} in {}.parts, counted already\n",
+                        counted(status.in_parts, "finished cell"), file);
   }
   const auto reasons = ordered_reasons(status);
   if (!reasons.empty()) text += "reasons:\n";
@@ -71,7 +73,9 @@ std::string status_text(const store::Status& status, const std::string& file) {
     text += fmt::format("  {} × {}\n", reasons[i].second, one_line(reasons[i].first));
   }
   text += and_more(reasons.size());
-  if (!status.stale.empty()) text += fmt::format("stale: {} cells\n", status.stale.size());
+  if (!status.stale.empty()) {
+    text += fmt::format("stale: {}\n", counted(std::ssize(status.stale), "cell"));
+  }
   for (const auto& [reason, ids] : stale_by_reason(status)) {
     text += fmt::format("  {} × {} (such as {})\n", ids.size(), reason, ids.front().substr(0, 12));
   }
@@ -102,6 +106,7 @@ nlohmann::ordered_json status_json(const store::Status& status, const std::strin
           {"created", status.created},
           {"code_version", status.code_version},
           {"rows", status.rows},
+          {"missing_rows", status.missing_rows},
           {"cells", status.cells},
           {"states", states},
           {"reasons", reasons},

@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "metrics/evaluate.h"
 #include "run/model_cell.h"
+#include "run/torch_error.h"
 
 namespace kvlab::run {
 namespace {
@@ -117,7 +118,7 @@ store::CellResult compute(const config::Cell& cell, Inputs& inputs,
   } catch (const std::bad_alloc&) {
     fail("failed", "out of memory");
   } catch (const c10::Error& error) {
-    fail("failed", error.what_without_backtrace());
+    fail("failed", sentence(error));
   } catch (const std::exception& error) {
     fail("failed", error.what());
   }

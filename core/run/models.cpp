@@ -17,6 +17,14 @@ std::string identity(const config::Cell& cell) {
                      name_of(run.cache_dtype));
 }
 
+/// A method that keeps keys and values as they are.
+evaluate::LayerMethods unquantized(const model::Config& model) {
+  std::vector<Problem> problems;
+  const method::Recipe recipe =
+      method::parse_recipe("{id: unquantized, key: {codec: {kind: passthrough}}}", "", problems);
+  return evaluate::on_all_layers(recipe, model);
+}
+
 bool measures(const config::Cell& cell, const char* word) {
   return std::count(cell.measure.begin(), cell.measure.end(), word) > 0;
 }
@@ -50,9 +58,10 @@ Models::Shared Models::make(const config::Cell& cell) {
         evaluate::run_prompt(*input->decoder, input->tokens.narrow(0, 0, half), run.cache_dtype);
   }
   if (measures(cell, "divergence")) {
-    input->continuation =
-        evaluate::greedy(*input->decoder, *input->prompt,
-                         evaluate::exact_steps(&*input->prompt, run.cache_dtype), kContinuation);
+    // Through the same backend: the rounding of its kernels, which turns near ties, is no method's.
+    input->continuation = evaluate::greedy(*input->decoder, unquantized(input->decoder->config()),
+                                           {.dtype = run.cache_dtype, .backend = cell.backend},
+                                           *input->prompt, kContinuation);
   }
   if (measures(cell, "perplexity")) {
     input->exact = evaluate::run_prompt(*input->decoder, input->tokens, run.cache_dtype).states;

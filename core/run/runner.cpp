@@ -216,7 +216,7 @@ class Watch {
       if (over) break;
       lock.lock();
     }
-    if (!broken_.empty()) throw Error(broken_);
+    outcome_.broken = broken_;
   }
 
  private:
@@ -292,6 +292,11 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
     observer.warning(
         "this file system has no locks: nothing keeps a second run from writing the same file");
   }
+  if (cells.empty()) {
+    observer.warning(fmt::format("shard {}/{} has no cells: the experiment has only {}",
+                                 options.shard, options.shards,
+                                 counted(std::ssize(plan.cells), "cell")));
+  }
   store::Results results = earlier(experiment);
 
   Outcome outcome;
@@ -322,6 +327,7 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   // The file has every row from the start, so that whoever reads it at any moment sees what is
   // still to come.
   results.attributes = provenance(experiment, options);
+  results.attributes["experiment_rows"] = std::to_string(plan.rows.size());
   results.experiment_source = experiment.source_text;
   results.experiment_resolved = experiment.resolved_text;
   results.axes = plan.axes;
@@ -349,6 +355,8 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
     watch.start(jobs, threads);
     watch.wait(stop);
   }
+  // What could not be stored will not be folded in either; its parts stay for the next run.
+  if (!outcome.broken.empty()) return outcome;
   // Nobody may be within HDF5 while the parts are folded in and, if interrupted, the process is
   // left.
   h5::mutex().lock();

@@ -35,6 +35,7 @@ struct Outcome {
   int64_t complete = 0, failed = 0, unsupported = 0, excluded = 0, left = 0;
   int64_t reused = 0;  // complete cells of earlier runs among `complete`
   bool interrupted = false;
+  std::string broken = {};  // why no more results could be stored, such as a full disk
 };
 
 /// Cells that options select, as indices into plan.cells.
@@ -47,9 +48,9 @@ std::set<std::string> stored(const config::Experiment& experiment, const config:
 
 /// Runs the cells of a plan that are not yet complete in `experiment.output` and stores each as it
 /// is finished. A raised `stop` ends it: what is finished is stored, cells under way are abandoned
-/// with their threads, and the caller must leave the process without waiting for them. Throws Error
-/// where the backend is not there, or the output cannot be written, is in use by another run or
-/// holds another experiment.
+/// with their threads, and the caller must leave the process without waiting for them. Results that
+/// can no longer be stored end it too (Outcome::broken). Throws Error where the backend is not
+/// there, or the output cannot be written, is in use by another run or holds another experiment.
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "store/digest.h"
+#include "base/h5_digest.h"
 
 namespace kvlab::store {
 namespace {
@@ -74,7 +74,7 @@ void write_cell(h5::File& file, const CellResult& cell) {
   write_arrays(file, group + "/rotation", cell.rotation);
   write_float_arrays(file, group + "/center", cell.center);
   write_arrays(file, group + "/learning", cell.learning);
-  seal(file, group);
+  h5::seal(file, group);
 }
 
 CellResult read_cell(const h5::File& file, const std::string& id, Detail detail) {

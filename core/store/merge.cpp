@@ -7,6 +7,7 @@
 #include "metrics_catalog/catalog.h"
 #include "store/experiment_difference.h"
 #include "store/sources.h"
+#include "store/summary.h"
 
 namespace kvlab::store {
 namespace fs = std::filesystem;
@@ -106,6 +107,8 @@ class Merger {
     for (const auto& [id, text] : disagreements_) {
       report.warnings.push_back(fmt::format("cell {}: {}", id, text));
     }
+    const std::string missing = missing_rows_text(results_);
+    if (!missing.empty()) report.warnings.push_back(missing);
     return report;
   }
 

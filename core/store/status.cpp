@@ -3,8 +3,9 @@
 #include <set>
 
 #include "base/error.h"
-#include "store/digest.h"
+#include "base/h5_digest.h"
 #include "store/sources.h"
+#include "store/summary.h"
 
 namespace kvlab::store {
 namespace fs = std::filesystem;
@@ -26,6 +27,8 @@ Status status(const fs::path& path, const std::string& code_version) {
   status.created = attribute_of(results, "created");
   status.code_version = attribute_of(results, "code_version");
   status.rows = static_cast<int64_t>(results.rows.size());
+  status.missing_rows = missing_rows(results);
+  status.missing = missing_rows_text(results);
   status.in_parts = static_cast<int64_t>(loaded.parts.files.size());
   status.ignored_parts = loaded.parts.ignored;
   std::set<std::string> referred;
@@ -66,7 +69,7 @@ Verification verify_results(const fs::path& path) {
   for (const std::string& group : groups) {
     ++result.checked;
     try {
-      if (!is_intact(file, group)) {
+      if (!h5::is_intact(file, group)) {
         result.problems.push_back(fmt::format(
             "{}: {} is not what was written: its checksum differs", path.string(), group));
       }

@@ -70,6 +70,8 @@ struct Status {
   std::string created;
   std::string code_version;  // of the file
   int64_t rows = 0;
+  int64_t missing_rows = 0;  // see missing_rows(), and as a sentence:
+  std::string missing;
   int64_t cells = 0;                              // that rows refer to
   std::map<std::string, int64_t> cells_by_state;  // of those; "pending" while a run is under way
   std::map<std::string, int64_t> reasons;         // "status: reason" of those not complete

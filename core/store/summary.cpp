@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "base/h5_digest.h"
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
-#include "store/digest.h"
 
 namespace kvlab::store {
 namespace {
@@ -139,6 +140,23 @@ State state_of(const Results& results, const SummaryRow& row) {
   return {cell->status, cell->reason};
 }
 
+int64_t missing_rows(const Results& results) {
+  const auto found = results.attributes.find("experiment_rows");
+  if (found == results.attributes.end()) return 0;
+  int64_t rows = 0;
+  const std::string& text = found->second;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), rows);
+  return parsed.ec == std::errc() ? std::max<int64_t>(0, rows - std::ssize(results.rows)) : 0;
+}
+
+std::string missing_rows_text(const Results& results) {
+  const int64_t missing = missing_rows(results);
+  if (missing == 0) return "";
+  return fmt::format(
+      "{} of the experiment's {} rows are missing: a shard is not in, or --only chose some",
+      missing, missing + std::ssize(results.rows));
+}
+
 std::vector<std::string> warnings_of(const Results& results, const SummaryRow& row) {
   std::vector<std::string> all;
   const auto add = [&](const std::vector<std::string>& warnings) {
@@ -238,7 +256,7 @@ void write_summary(h5::File& file, const Results& results) {
     const metrics::MetricInfo* info = metrics::find_metric(name);
     file.set_attribute(column(name), "unit", info ? info->unit : "");
   }
-  seal(file, "/summary");
+  h5::seal(file, "/summary");
 }
 
 void read_summary(const h5::File& file, Results* results) {

@@ -18,6 +18,13 @@ struct State {
 };
 State state_of(const Results& results, const SummaryRow& row);
 
+/// Rows of the experiment that the file does not have, since its run was a shard or chose methods;
+/// 0 also where an earlier release did not store how many there are.
+int64_t missing_rows(const Results& results);
+
+/// The sentence that says so; empty where none is missing.
+std::string missing_rows_text(const Results& results);
+
 /// Warnings of the row and of its cell, each once.
 std::vector<std::string> warnings_of(const Results& results, const SummaryRow& row);
 

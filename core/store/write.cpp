@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/h5_digest.h"
 #include "base/replacement.h"
-#include "store/digest.h"
 #include "store/sources.h"
 
 namespace kvlab::store {
@@ -70,7 +70,7 @@ void write_file(const fs::path& target, const Results& results, const Sources& s
   out.set_attribute("/", "schema", kResultsSchema);
   out.write_text("/experiment/source", results.experiment_source);
   out.write_text("/experiment/resolved", results.experiment_resolved);
-  seal(out, "/experiment");
+  h5::seal(out, "/experiment");
   out.make_group("/cells");
   copy_cells(out, elsewhere);
   for (const auto& [id, cell] : results.cells) {

@@ -60,12 +60,6 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".") if lines else type(error).__name__
 
 
-def require_folder(path: Path) -> None:
-    """Refuses early: an output folder that is missing should not be found out after an hour of computing."""
-    if not path.is_dir():
-        raise UserError(f"the output folder {path} does not exist")
-
-
 def run(main: Callable[[], int]) -> NoReturn:
     """Runs `main` as a program: a UserError becomes a line on stderr and exit code 2, Ctrl-C exit code 130."""
     program = Path(sys.argv[0]).name

@@ -70,6 +70,7 @@ void report(benchmark::State& state, const Finished& finished) {
   // 1.0: the jobs did nothing but compute cells.
   state.counters["wall_x_jobs_over_cells"] =
       finished.seconds * static_cast<double>(finished.jobs) / finished.cell_seconds;
+  if (!finished.outcome.broken.empty()) state.SkipWithError(finished.outcome.broken.c_str());
   if (finished.outcome.failed > 0) state.SkipWithError("cells failed");
 }
 

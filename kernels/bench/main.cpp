@@ -14,6 +14,7 @@ namespace kvlab::bench {
 void register_cpu();
 void register_cuda();
 void register_experiments();
+void register_models();
 
 namespace {
 
@@ -54,14 +55,17 @@ int run(int argc, char** argv) {
   register_cuda();  // first: libtorch must not have looked for a GPU yet
   register_cpu();
   register_experiments();
+  register_models();
+  size_t matched = 0;
   if (file) {
     ResultsReporter reporter(*file, line);
-    benchmark::RunSpecifiedBenchmarks(&reporter);
+    matched = benchmark::RunSpecifiedBenchmarks(&reporter);
   } else {
-    benchmark::RunSpecifiedBenchmarks();
+    matched = benchmark::RunSpecifiedBenchmarks();
   }
   benchmark::Shutdown();
-  return 0;
+  // The library has said that the filter fits nothing.
+  return matched > 0 ? 0 : 2;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/code_version.h"
 #include "base/hash.h"
+#include "base/output_file.h"
 #include "case_name.h"
 #include "config/experiment.h"
 #include "run/cell.h"
@@ -56,7 +57,8 @@ ResultsReporter::ResultsReporter(const std::filesystem::path& file, const std::s
   results_.attributes.erase("experiment_file");
   results_.experiment_source = results_.experiment_resolved = "name: kvlab_bench\n";
   results_.axes = usual_axes();
-  write();
+  check_output(file, store::kResultsSchema);
+  written_ = std::chrono::steady_clock::now();
 }
 
 void ResultsReporter::ReportRuns(const std::vector<Run>& runs) {
@@ -68,7 +70,9 @@ void ResultsReporter::ReportRuns(const std::vector<Run>& runs) {
   if (std::chrono::steady_clock::now() - written_ > kMostLost) write();
 }
 
-void ResultsReporter::Finalize() { write(); }
+void ResultsReporter::Finalize() {
+  if (!results_.rows.empty()) write();
+}
 
 void ResultsReporter::add(const Run& run) {
   const std::string& text = run.run_name.function_name;

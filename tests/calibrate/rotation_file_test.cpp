@@ -96,6 +96,18 @@ TEST_CASE("a rotation file is written in one step", "[rotation_file]") {
   CHECK(files == 1);  // no temporary is left
 }
 
+TEST_CASE("a rotation file that changed since it was written is refused", "[rotation_file]") {
+  const Folder folder;
+  const std::string path = (folder / "r.h5").string();
+  write_rotation_file(path, example());
+  {
+    h5::File file = h5::File::edit(path);
+    file.set_attribute("/layer_010", "note", std::string_view("changed"));
+  }
+  CHECK_THROWS_WITH(read_rotation_file(path),
+                    ContainsSubstring(path) && ContainsSubstring("the checksum differs"));
+}
+
 TEST_CASE("D47 what is no rotation is refused with its place", "[rotation_file]") {
   const Folder folder;
   const std::string path = (folder / "r.h5").string();

@@ -178,6 +178,26 @@ TEST_CASE("missing sections, broken YAML, missing files") {
       ContainsSubstring("e.yaml:2:34: 'x.h5': no such file (looked for x.h5, "));
 }
 
+TEST_CASE("a name is the results file's") {
+  const ExperimentFolder folder;
+  const std::string rule =
+      "'name' names the results file: it cannot be empty, begin with '.' or hold '/' or control "
+      "characters, found ";
+  for (const std::string name : {"", "../../x", ".hidden", "a/b"}) {
+    CHECK(folder.mistakes(kSmall + "name: '" + name + "'\n") ==
+          Lines{"e.yaml:4:7: " + rule + "'" + name + "'"});
+  }
+  CHECK(folder.load(kSmall + "name: größe 2.5\n").output == "results/größe 2.5.h5");
+}
+
+TEST_CASE("messages show the beginning of long texts") {
+  const ExperimentFolder folder;
+  CHECK(folder.mistakes("root:x:0:0\nbin:x:1:1\n") ==
+        Lines{"e.yaml:1:1: the experiment must be a map of keys, found 'root:x:0:0 bin:x:1:1'"});
+  const std::string message = folder.mistakes(std::string(500, 'a')).front();
+  CHECK_THAT(message, ContainsSubstring("found '" + std::string(80, 'a') + "…'"));
+}
+
 TEST_CASE("kernel_time needs a backend with kernels") {
   const ExperimentFolder folder;
   CHECK(folder.mistakes(kSmall + "measure: [kernel_time]\n") ==

@@ -31,16 +31,7 @@ std::vector<calibrate::CalibrationSample> calibration(const model::Decoder& deco
 
 LayerMethods prepared(const model::Decoder& decoder, const method::Recipe& recipe,
                       const std::vector<calibrate::CalibrationSample>& samples = {}) {
-  calibrate::CalibrationStore store{{}};
-  LayerMethods methods;
-  for (int64_t layer = 0; layer < decoder.config().layers; ++layer) {
-    std::optional<calibrate::CalibrationSample> sample;
-    if (!samples.empty()) sample = samples[static_cast<size_t>(layer)];
-    methods.push_back(
-        {recipe, calibrate::prepare(recipe, decoder.config().kv_heads, decoder.config().head_dim,
-                                    layer, /*seed=*/0, sample, store, [](int64_t, int64_t) {})});
-  }
-  return methods;
+  return evaluate::on_all_layers(recipe, decoder.config(), samples);
 }
 
 at::Tensor nll(const model::Decoder& decoder, const at::Tensor& states, const at::Tensor& tokens) {
@@ -379,8 +370,11 @@ TEST_CASE("a greedy continuation is what whole forwards would write", "[evaluate
   const model::Decoder decoder(folder.path());
   const at::Tensor tokens = tiny_tokens(60);
   const evaluate::Prompt prompt = evaluate::run_prompt(decoder, tokens, DType::fp32);
-  const at::Tensor written =
-      evaluate::greedy(decoder, prompt, evaluate::exact_steps(&prompt, DType::fp32), 12);
+  const auto continuation = [&](const evaluate::Prompt& from, DType dtype, const char* id) {
+    return evaluate::greedy(decoder, prepared(decoder, cases::recipe(id)),
+                            {.dtype = dtype, .backend = "reference"}, from, 12);
+  };
+  const at::Tensor written = continuation(prompt, DType::fp32, "bf16");
   at::Tensor all = tokens;
   for (int64_t i = 0; i < 12; ++i) {
     const at::Tensor states = evaluate::run_prompt(decoder, all, DType::fp32).states;
@@ -388,16 +382,9 @@ TEST_CASE("a greedy continuation is what whole forwards would write", "[evaluate
     CHECK(next[0].item<int64_t>() == written[i].item<int64_t>());
     all = at::cat({all, next});
   }
-  // Through a cache that quantizes nothing the same is written, through a coarse one it is not.
-  const CacheUse use{.dtype = DType::bf16, .backend = "reference"};
   const evaluate::Prompt rounded = evaluate::run_prompt(decoder, tokens, DType::bf16);
-  const at::Tensor exact =
-      evaluate::greedy(decoder, rounded, evaluate::exact_steps(&rounded, DType::bf16), 12);
-  const auto through = [&](const char* id) {
-    return evaluate::greedy(decoder, prepared(decoder, cases::recipe(id)), use, rounded, 12);
-  };
-  CHECK(through("bf16").equal(exact));
-  CHECK_FALSE(through("int2_naive").equal(exact));
+  CHECK_FALSE(continuation(rounded, DType::bf16, "int2_naive")
+                  .equal(continuation(rounded, DType::bf16, "bf16")));
 }
 
 TEST_CASE("an answer is exact where greedy writing gives it", "[evaluate]") {

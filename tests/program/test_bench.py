@@ -82,6 +82,17 @@ def test_the_table_prints_every_row(results: Path, kvlab: Kvlab) -> None:
     assert "32768" in by_label
 
 
+def test_a_filter_that_fits_nothing(tmp_path: Path) -> None:
+    """No success, and a file of earlier benchmarks is not replaced by one of none."""
+    file = tmp_path / "bench.h5"
+    with h5py.File(file, "w") as earlier:
+        earlier.attrs["schema"] = "kvlab.results/1"
+    before = file.read_bytes()
+    done = bench("--benchmark_filter=no_such_benchmark", "--kvlab_out", file)
+    assert done.returncode == 2 and "no_such_benchmark" in done.stderr
+    assert file.read_bytes() == before
+
+
 def test_a_file_that_is_no_results_file_stays(tmp_path: Path) -> None:
     file = tmp_path / "notes.h5"
     file.write_text("mine")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
 
 import h5py
 import pytest
-from experiment_text import write
+from experiment_text import synthetic, write
 from kvlab_program import Kvlab, program_path
+from results_file import rows
 
 # arguments: what the message says. `small.yaml` is a good experiment, `small.h5` its results, copied when needed.
 COMMANDS: dict[str, tuple[list[str], str]] = {
-    "no_verb": ([], r"."),
     "unknown_verb": (["rum", "small.yaml"], r"'rum'.*did you mean 'run'"),
     "unknown_option": (["run", "small.yaml", "--job", "2"], r"--job\b"),
     "no_experiment": (["run"], r"experiment"),
@@ -64,6 +65,31 @@ def test_a_wrong_command(name: str, kvlab: Kvlab, small: Path) -> None:
     outcome = kvlab.refused(*arguments)
     assert re.search(message, outcome.err, re.IGNORECASE), outcome.err
     assert len(outcome.mistakes) == 1, outcome.err
+
+
+def test_the_program_alone_shows_its_help(kvlab: Kvlab) -> None:
+    outcome = kvlab()
+    assert outcome.code == 2 and outcome.out == "" and "SUBCOMMANDS" in outcome.err.upper()
+
+
+def test_a_path_that_cannot_be_looked_up(kvlab: Kvlab, small: Path) -> None:
+    """Not `no such file`: what the system says."""
+    for verb in ("validate", "run", "table", "inspect"):
+        outcome = kvlab.refused(verb, "x" * 300)
+        assert "File name too long" in outcome.err and len(outcome.mistakes) == 1, outcome.err
+
+
+def test_memory_that_is_not_there(kvlab: Kvlab) -> None:
+    """A cell that needs more than there is fails with a sentence; the others are measured."""
+    large = synthetic(tokens=1 << 23, kv_heads=64, q_heads=64, head_dim=256)
+    write(kvlab.folder, dataset=[synthetic(tokens=256), large], methods=["kivi"])
+    done = subprocess.run([str(program_path()), "run", "small.yaml", "--jobs", "1"], cwd=kvlab.folder, text=True,
+                          capture_output=True, check=False, timeout=300,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
+    assert done.returncode == 1, done.stderr
+    table = rows(kvlab.folder / "small.h5")
+    assert [row["status"] for row in table] == ["complete", "failed"]
+    assert table[1]["reason"].startswith("out of memory"), table[1]["reason"]
 
 
 @pytest.mark.parametrize("verb", [["status"], ["table"], ["claims"], ["inspect"], ["merge", "out.h5"]])

@@ -188,4 +188,11 @@ def test_what_is_no_rotation_is_refused(kvlab: Kvlab) -> None:
     refuses(kvlab, "convert", "k_r.npz", "out.h5", says="suffix must be .h5, .pt or .safetensors")
     torch.save(zoo({0: 1}), folder / "k_r.pt")
     refuses(kvlab, "convert", "k_r.pt", "k_r.pt", says="would be read and written")
+    for name in ("model.safetensors", "v_r.pt", "notes.h5"):
+        (kvlab.folder / name).write_bytes(b"dear to somebody")
+    refuses(kvlab, "convert", "k_r.pt", "model.safetensors", says="is there already; remove it or choose another name")
+    refuses(kvlab, "convert", "k_r.pt", "v_r.pt", "--side", "key", says="is there already")
+    refuses(kvlab, "convert", "k_r.pt", "notes.h5", says="notes.h5")
+    for name in ("model.safetensors", "v_r.pt", "notes.h5"):
+        assert (kvlab.folder / name).read_bytes() == b"dear to somebody"
     refuses(kvlab, "convert", "k_r.pt", "out.h5", "--dtype", "fp16", says="kvlab.rotation/1 holds float64")

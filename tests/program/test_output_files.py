@@ -33,9 +33,9 @@ def in_a_small_disk(script: str, folder: Path, size: str) -> Outcome:
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def assert_one_sentence(outcome: Outcome, *words: str) -> None:
+def assert_one_sentence(outcome: Outcome, *words: str, code: int = 2) -> None:
     errors = [line for line in outcome.err.splitlines() if line.startswith("kvlab: ")]
-    assert outcome.code == 2 and len(errors) == 1, outcome.err
+    assert outcome.code == code and len(errors) == 1, outcome.err
     assert outcome.err.splitlines()[-1] == errors[0], outcome.err
     assert all(word in errors[0] for word in words), outcome.err
 
@@ -77,7 +77,7 @@ def test_disk_that_fills_up(kvlab: Kvlab) -> None:
     outcome = in_a_small_disk(
         '"$1" run small.yaml --out disk/small.h5 --jobs 1; code=$?\n'
         '"$1" status disk/small.h5 >status.txt 2>&1; cp -r disk copy; exit $code', kvlab.folder, "700k")
-    assert_one_sentence(outcome, "disk/small.h5: ", "No space left on device")
+    assert_one_sentence(outcome, "disk/small.h5: ", "No space left on device", code=1)
     copy = kvlab.folder / "copy/small.h5"
     done = len(list(Path(f"{copy}.parts").glob("[0-9a-f]*.h5"))) + list(states(copy).values()).count("complete")
     assert 0 < done < 40
@@ -188,7 +188,8 @@ def test_calibrate_writes_over_nothing_but_rotations(kvlab: Kvlab, small: Path) 
     shutil.copy(small, kvlab.folder / "small.h5")
     outcome = kvlab.refused("calibrate", "oscar_cov", "--data", "cal.h5", "--out", "small.h5")
     assert_one_sentence(outcome, "small.h5", "kvlab.rotation/1", "kvlab.results/1")
-    assert_one_sentence(kvlab.refused("calibrate", "oscar_cov", "--data", "cal.h5", "--out", ""), "--out")
+    outcome = kvlab.refused("calibrate", "oscar_cov", "--data", "cal.h5", "--out", "")
+    assert_one_sentence(outcome, "the output '' names no file to write")
     for _ in range(2):
         assert "fewer than 16 x head dimension = 1024" in kvlab.ok(
             "calibrate", "oscar_cov", "--data", "cal.h5", "--out", "r.h5").err

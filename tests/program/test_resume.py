@@ -204,7 +204,7 @@ def test_d87_a_signal_within_a_long_cell_ends_it(kvlab: Kvlab) -> None:
     """All probes of 8,192 tokens take several seconds; the run must not wait for them."""
     write(kvlab.folder, dataset=synthetic(tokens=8192, q_heads=16), probes={"placement": "all"}, methods=["kivi"])
     with kvlab.start("run", "small.yaml") as run:
-        assert run.wait_until(lambda: "running 1 cells" in run.err)
+        assert run.wait_until(lambda: "running 1 cell" in run.err)
         time.sleep(0.5)
         interrupt(run, signal.SIGINT)
     assert list(states(kvlab.folder / "small.h5").values()) == ["interrupted"]
@@ -214,7 +214,7 @@ def test_d87_a_signal_while_a_rotation_is_learned_ends_it(kvlab: Kvlab) -> None:
     write(kvlab.folder, dataset=synthetic(tokens=512), calibration=synthetic(tokens=2048, passage=1),
           methods=[{"use": "optr", "set": {"calibrate.steps": 2000}}])
     with kvlab.start("run", "small.yaml") as run:
-        assert run.wait_until(lambda: "running 1 cells" in run.err)
+        assert run.wait_until(lambda: "running 1 cell" in run.err)
         time.sleep(1)
         interrupt(run, signal.SIGTERM)
     assert list(states(kvlab.folder / "small.h5").values()) == ["interrupted"]

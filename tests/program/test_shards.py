@@ -54,7 +54,14 @@ def test_merge_of_a_file_with_itself_changes_nothing(folder: Path) -> None:
 
 def test_merge_of_some_shards_leaves_the_rest_to_do(folder: Path) -> None:
     kvlab = Kvlab(folder)
-    kvlab.ok("merge", "some.h5", "shard1.h5", "shard3.h5")
+    merged = kvlab.ok("merge", "some.h5", "shard1.h5", "shard3.h5")
+    missing = len(rows(folder / "whole.h5")) - len(rows(folder / "some.h5"))
+    sentence = f"{missing} of the experiment's {len(rows(folder / 'whole.h5'))} rows are missing: a shard is not in"
+    assert missing > 0 and sentence in merged.err
+    assert sentence in kvlab.ok("status", "some.h5").out and sentence in kvlab.ok("table", "some.h5").out
+    assert json.loads(kvlab.ok("status", "some.h5", "--json").out)["missing_rows"] == missing
+    for verb in ("status", "table"):
+        assert "are missing" not in kvlab.ok(verb, "whole.h5").out
     outcome = json.loads(kvlab.ok("run", "small.yaml", "--out", "some.h5", "--json").out)
     assert outcome["reused"] > 0 and outcome["complete"] > outcome["reused"]
     assert_same(folder / "some.h5", folder / "whole.h5", OTHER_THREADS)
@@ -64,8 +71,8 @@ def test_more_shards_than_cells(kvlab: Kvlab) -> None:
     """An empty shard is a file without rows, which merges like any other. A run of one cell gives it all threads."""
     write(kvlab.folder, methods=["bf16", "kivi"])
     kvlab.ok("run", "small.yaml", "--out", "whole.h5")
-    for shard in (1, 2, 3):
-        kvlab.ok("run", "small.yaml", "--shard", f"{shard}/3", "--out", f"shard{shard}.h5")
+    runs = [kvlab.ok("run", "small.yaml", "--shard", f"{shard}/3", "--out", f"shard{shard}.h5") for shard in (1, 2, 3)]
+    assert "shard 1/3 has no cells: the experiment has only 2 cells" in runs[0].err
     assert sorted(len(rows(kvlab.folder / f"shard{shard}.h5")) for shard in (1, 2, 3)) == [0, 1, 1]
     kvlab.ok("merge", "merged.h5", "shard1.h5", "shard2.h5", "shard3.h5")
     assert_same(kvlab.folder / "merged.h5", kvlab.folder / "whole.h5", OTHER_THREADS)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import capture_hf
+import h5py
 import pytest
 from conftest import REPOSITORY, Outcome
 from kvlab_capture import schema
@@ -66,6 +67,12 @@ def test_unknown_layer(capture: Callable[..., Outcome]) -> None:
 )
 def test_bad_arguments(capture: Callable[..., Outcome], arguments: list[str], message: str) -> None:
     refused(capture(*arguments), message)
+
+
+def test_the_text_is_not_written_over(capture: Callable[..., Outcome], text: Path) -> None:
+    before = text.read_bytes()
+    refused(capture("--out", text), "letters.txt would be written over, and it is no kvlab.capture/1 file")
+    assert text.read_bytes() == before
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "gpt_neox"])
@@ -128,7 +135,9 @@ def test_a_failure_halfway_keeps_the_old_file(
     program: Callable[..., Outcome], tiny: Callable[..., Path], text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = text.with_name("kv.h5")
-    out.write_text("old")
+    with h5py.File(out, "w") as file:
+        file.attrs["schema"] = schema.SCHEMA
+    old = out.read_bytes()
     add_passage = schema.CaptureWriter.add_passage
 
     def full_disk(self: schema.CaptureWriter, layer: int, *rest: object) -> None:
@@ -139,7 +148,7 @@ def test_a_failure_halfway_keeps_the_old_file(
     monkeypatch.setattr(schema.CaptureWriter, "add_passage", full_disk)
     outcome = program(capture_hf, "--model", tiny("llama"), "--text", text, "--tokens", 20, "--out", out)
     refused(outcome, f"cannot write {out}: No space left on device")
-    assert out.read_text() == "old"
+    assert out.read_bytes() == old
     assert sorted(text.parent.iterdir()) == [out, text]
 
 

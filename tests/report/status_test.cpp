@@ -27,11 +27,11 @@ being written by process 7 on host n1
   complete           2
   failed             2
   interrupted        1
-1 finished cells wait in r.h5.parts and count already
+1 finished cell in r.h5.parts, counted already
 reasons:
   2 × failed: a: b
   1 × interrupted: not finished
-stale: 1 cells
+stale: 1 cell
   1 × no row of the experiment refers to it any more (such as 0123456789ab)
 )");
 }

@@ -1,7 +1,7 @@
 #include "base/h5.h"
+#include "base/h5_digest.h"
 #include "catch.h"
 #include "results_fixture.h"
-#include "store/digest.h"
 #include "store/experiment_difference.h"
 
 namespace fs = std::filesystem;
@@ -25,7 +25,7 @@ store::Results shard_of(const store::Results& all, int shard, int shards) {
 }
 
 std::string summary_digest(const fs::path& path) {
-  return store::digest(h5::File::open(path), "/summary");
+  return h5::digest(h5::File::open(path), "/summary");
 }
 
 }  // namespace

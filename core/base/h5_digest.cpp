@@ -1,4 +1,4 @@
-#include "store/digest.h"
+#include "base/h5_digest.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 
-namespace kvlab::store {
+namespace kvlab::h5 {
 namespace {
 
 constexpr const char* kSeal = "sha256";
@@ -21,17 +21,16 @@ void add_numbers(const std::vector<T>& numbers, std::string* out) {
   out->append(reinterpret_cast<const char*>(numbers.data()), numbers.size() * sizeof(T));
 }
 
-std::string heading(const std::string& name, const h5::Info& info) {
+std::string heading(const std::string& name, const Info& info) {
   return fmt::format("{} {} [{}]\n", name, info.element.name(), fmt::join(info.shape, ","));
 }
 
-std::string attribute_digest(const h5::File& file, const std::string& object,
-                             const std::string& name) {
-  const h5::Info info = file.attribute_info(object, name);
+std::string attribute_digest(const File& file, const std::string& object, const std::string& name) {
+  const Info info = file.attribute_info(object, name);
   std::string bytes = heading(name, info);
-  if (info.element.kind == h5::Element::Kind::text) {
+  if (info.element.kind == Element::Kind::text) {
     add_texts(file.attribute<std::vector<std::string>>(object, name), &bytes);
-  } else if (info.element.kind == h5::Element::Kind::real) {
+  } else if (info.element.kind == Element::Kind::real) {
     add_numbers(file.attribute<std::vector<double>>(object, name), &bytes);
   } else {
     add_numbers(file.attribute<std::vector<int64_t>>(object, name), &bytes);
@@ -39,9 +38,9 @@ std::string attribute_digest(const h5::File& file, const std::string& object,
   return sha256(bytes);
 }
 
-std::string dataset_digest(const h5::File& file, const std::string& path) {
-  const h5::Info info = file.info(path);
-  if (info.element.kind == h5::Element::Kind::text) {
+std::string dataset_digest(const File& file, const std::string& path) {
+  const Info info = file.info(path);
+  if (info.element.kind == Element::Kind::text) {
     std::string bytes = heading("", info);
     add_texts(file.read_texts(path), &bytes);
     return sha256(bytes);
@@ -51,7 +50,7 @@ std::string dataset_digest(const h5::File& file, const std::string& path) {
 
 }  // namespace
 
-std::string digest(const h5::File& file, const std::string& group) {
+std::string digest(const File& file, const std::string& group) {
   std::string lines;
   const auto add_attributes = [&](const std::string& object) {
     for (const std::string& name : file.attribute_names(object)) {
@@ -60,7 +59,7 @@ std::string digest(const h5::File& file, const std::string& group) {
     }
   };
   add_attributes(group);
-  for (const h5::Object& object : file.objects_below(group)) {
+  for (const Object& object : file.objects_below(group)) {
     lines += object.path.substr(group.size());
     lines += object.is_group ? "\n" : " " + dataset_digest(file, object.path) + "\n";
     if (object.has_attributes) add_attributes(object.path);
@@ -68,12 +67,16 @@ std::string digest(const h5::File& file, const std::string& group) {
   return sha256(lines);
 }
 
-void seal(h5::File& file, const std::string& group) {
+void seal(File& file, const std::string& group) {
   file.set_attribute(group, kSeal, digest(file, group));
 }
 
-bool is_intact(const h5::File& file, const std::string& group) {
+bool is_sealed(const File& file, const std::string& group) {
+  return !file.attribute_or<std::string>(group, kSeal, "").empty();
+}
+
+bool is_intact(const File& file, const std::string& group) {
   return file.attribute_or<std::string>(group, kSeal, "") == digest(file, group);
 }
 
-}  // namespace kvlab::store
+}  // namespace kvlab::h5

@@ -4,16 +4,19 @@
 
 #include "base/h5.h"
 
-namespace kvlab::store {
+namespace kvlab::h5 {
 
 /// SHA-256 over all that a group holds: names, types, shapes, values and attributes of everything
 /// in it, however it is laid out in the file. The group's own attribute `sha256` is left out.
-std::string digest(const h5::File& file, const std::string& group);
+std::string digest(const File& file, const std::string& group);
 
 /// Stores the group's digest as its attribute `sha256`.
-void seal(h5::File& file, const std::string& group);
+void seal(File& file, const std::string& group);
+
+/// Whether the group has a seal, be it right or not.
+bool is_sealed(const File& file, const std::string& group);
 
 /// Whether the group's contents are those that were sealed. False where it has no seal.
-bool is_intact(const h5::File& file, const std::string& group);
+bool is_intact(const File& file, const std::string& group);
 
-}  // namespace kvlab::store
+}  // namespace kvlab::h5
