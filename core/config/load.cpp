@@ -15,7 +15,10 @@ using yaml::Node;
 constexpr int64_t kSchema = 1;
 
 bool is_file_name(const std::string& name) {
-  const auto is_wrong = [](char c) { return c == '/' || static_cast<unsigned char>(c) < ' '; };
+  // NUL, which no text may hold, has been found before.
+  const auto is_wrong = [](char c) {
+    return c == '/' || (c != '\0' && static_cast<unsigned char>(c) < ' ');
+  };
   return !name.empty() && name.front() != '.' && std::none_of(name.begin(), name.end(), is_wrong);
 }
 
