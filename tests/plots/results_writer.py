@@ -12,7 +12,7 @@ import numpy as np
 
 TEXTS = {"status": "complete", "reason": "", "method": "kivi", "label": "kivi", "dataset": "text", "backend": "reference",
          "warnings": ""}
-COUNTS = {"layer": 0, "seed": 0, "seed_used": False, "hist_tokens_key": 0, "hist_tokens_value": 0, "window_tokens_key": 0,
+COUNTS = {"layer": 0, "seed": 0, "seed_used": 0, "hist_tokens_key": 0, "hist_tokens_value": 0, "window_tokens_key": 0,
           "window_tokens_value": 0}
 
 
@@ -28,6 +28,8 @@ def write_results(path: Path, columns: Mapping[str, Sequence[Any]], metrics: Map
         file.attrs.update({"schema": "kvlab.results/1", "name": "made", "code_version": "aa11", "backend": "reference"})
         file["experiment/source"] = file["experiment/resolved"] = "schema: 1\n"
         summary = file.create_group("summary")
+        axes = [name for name in columns if name not in TEXTS and name not in COUNTS]
+        summary.attrs.create("axes", axes, shape=(len(axes),), dtype=h5py.string_dtype())
         all_columns = {name: [value] * count for name, value in (TEXTS | COUNTS).items()} | dict(columns)
         for name, values in {"cell": ids, "row": list(range(count)), **all_columns}.items():
             texts = any(isinstance(value, str) for value in values) or name in TEXTS or name == "cell"
@@ -40,6 +42,9 @@ def write_results(path: Path, columns: Mapping[str, Sequence[Any]], metrics: Map
             group["config"] = json.dumps({"dataset": {"source": "capture"}, "method": {"label": str(all_columns["label"][place])}})
             group.attrs.update({"status": str(all_columns["status"][place]), "reason": "", "started": "", "seconds": 1.0,
                                 "code_version": "aa11"})
+            group.attrs.create("warnings", [], shape=(0,), dtype=h5py.string_dtype())
+            group.attrs.create("scalar_names", list(metrics), dtype=h5py.string_dtype())
+            group.attrs["scalars"] = [float(values[place]) for values in metrics.values()]
             for name, values in metrics.items():
                 group[f"metrics/{name}"] = float(values[place])
             for name, array in (by_head or {}).items():
