@@ -97,6 +97,7 @@ void execute(const Arguments& arguments) {
   options.value = one_list("--value", arguments.values);
   if (!arguments.out.empty()) check_target(arguments.out);
   const store::Results results = store::read_results(arguments.file, store::Detail::blocks);
+  if (results.rows.empty()) throw Error(fmt::format("{}: has no rows", arguments.file));
   const std::string text = report::table(results, options);
   if (arguments.out.empty()) {
     fmt::print("{}", text);
