@@ -6,7 +6,7 @@ namespace kvlab {
 
 void keep_memory_low() {
 #if defined(__GLIBC__)
-  mallopt(M_MMAP_THRESHOLD, 8 << 20);
+  mallopt(M_MMAP_THRESHOLD, 4 << 20);
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
 #endif
 }
