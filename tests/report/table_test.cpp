@@ -147,7 +147,7 @@ TEST_CASE("Four passages have intervals where blocks are known, and say that the
         std::string::npos);
 }
 
-TEST_CASE("--against: each value is held against one row or column, paired") {
+TEST_CASE("table --against: each value is held against one row or column, paired") {
   TableOptions options{.rows = "label", .against = "a", .value = "attn_kl"};
   const std::string text = table(four_passages(), options);
   CHECK_THAT(text, ContainsSubstring("(not distinguishable)") && ContainsSubstring("(+50.0% ±") &&
