@@ -87,6 +87,8 @@ lists=(scripts/requirements.txt scripts/requirements-nodeps.txt)
 if ! is_current "$venv/kvlab.stamp" "${lists[@]}"; then
   if [[ ! -x $venv/bin/python || ! -f $venv/kvlab.place || $(< "$venv/kvlab.place") != "$venv" ]]; then
     /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "Python 3.11 or newer is needed."
+    # Making it empties the folder, and a link leads to one that may serve others.
+    [[ ! -L $venv ]] || die ".venv is a symbolic link, and not made for this folder; remove the link."
     step setup-venv "Making the virtual environment .venv" /usr/bin/python3 -m venv --clear "$venv"
     printf '%s\n' "$venv" > "$venv/kvlab.place"
   fi
