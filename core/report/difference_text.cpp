@@ -89,10 +89,10 @@ std::string difference_text(const Difference& difference, const std::vector<Limi
                                       equal, compared));
   }
   if (lacks_interval && !sheet.lines.empty()) {
-    sheet.notes.push_back(
-        fmt::format("intervals resample passages and need {} of them, {} where a metric is known by "
-                    "position",
-                    kNeededPassages, kFewestPassages));
+    sheet.notes.push_back(fmt::format(
+        "intervals resample passages and need {} of them, {} where a metric is known by "
+        "position",
+        kNeededPassages, kFewestPassages));
   }
   sheet.notes.insert(sheet.notes.end(), difference.notes.begin(), difference.notes.end());
   for (const std::string& failure : difference.failures) {
