@@ -76,7 +76,7 @@ void allow_seconds(rlim_t seconds) {
 }
 
 /// What the readers read; anything else they leave alone.
-bool is_number(hid_t type) {
+bool is_number_or_enum(hid_t type) {
   const H5T_class_t kind = H5Tget_class(type);
   return kind == H5T_FLOAT || kind == H5T_INTEGER || kind == H5T_ENUM;
 }
@@ -100,7 +100,7 @@ herr_t read_attribute(hid_t object, const char* name, const H5A_info_t*, void*) 
     return read_strings(type, space, read, &texts) ? 0 : -1;
   }
   const hsize_t bytes = bytes_of(type, space);
-  if (!is_number(type) || bytes == 0 || bytes > kSmallBytes) return 0;
+  if (!is_number_or_enum(type) || bytes == 0 || bytes > kSmallBytes) return 0;
   std::vector<char> values(bytes);
   return read(type, values.data()) < 0 ? -1 : 0;
 }
@@ -130,9 +130,9 @@ void read_dataset(hid_t dataset) {
   if (H5Tget_class(type) == H5T_STRING) {
     std::vector<std::string> texts;
     read_strings(type, space, read, &texts);
-  } else if (is_number(type) && bytes > kSmallBytes) {
+  } else if (is_number_or_enum(type) && bytes > kSmallBytes) {
     read_one(dataset, type, space);
-  } else if (is_number(type) && bytes > 0) {
+  } else if (is_number_or_enum(type) && bytes > 0) {
     std::vector<char> values(bytes);
     read(type, values.data());
   }

@@ -62,6 +62,10 @@ std::string counted(int64_t count, std::string_view noun) {
   return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
+void add_once(std::vector<std::string>* words, const std::string& word) {
+  if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
+}
+
 std::string join(const std::vector<std::string>& words, std::string_view separator) {
   std::string text;
   for (size_t i = 0; i < words.size(); ++i) {

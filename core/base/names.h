@@ -20,6 +20,9 @@ std::vector<std::string> by_distance(std::string_view word, std::vector<std::str
 /// "1 row", "2 rows": a number of things whose plural ends in s.
 std::string counted(int64_t count, std::string_view noun);
 
+/// Appends a word that is not there yet.
+void add_once(std::vector<std::string>* words, const std::string& word);
+
 /// "a, b, c".
 std::string join(const std::vector<std::string>& words, std::string_view separator = ", ");
 

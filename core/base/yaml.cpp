@@ -361,7 +361,7 @@ std::optional<int64_t> read_int(const Node& node, const std::string& what, Probl
 
 std::string hint(const std::string& word, const std::vector<std::string>& valid) {
   constexpr size_t kMost = 20, kFew = 8;
-  const std::string near = did_you_mean(word, valid);
+  std::string near = did_you_mean(word, valid);
   if (!near.empty() || valid.empty()) return near;
   if (valid.size() <= kMost) return " (valid: " + join(valid) + ")";
   std::vector<std::string> nearest = by_distance(word, valid);

@@ -7,7 +7,6 @@
 namespace kvlab::data {
 namespace {
 
-using Type = Param::Type;
 using Used = std::function<bool(const Settings&)>;
 
 // Elements stay finite in fp16: none is larger than the norm of its row.
@@ -31,7 +30,7 @@ bool is_random(const Settings& item) { return !is_one_of(item, {"constant"}); }
 Param count(std::string key, int64_t fallback, double least, double most, std::string help,
             Used used = {}) {
   return {.key = std::move(key),
-          .type = Type::integer,
+          .type = Param::Type::integer,
           .fallback = fallback,
           .least = least,
           .most = most,
@@ -42,7 +41,7 @@ Param count(std::string key, int64_t fallback, double least, double most, std::s
 Param real(std::string key, double fallback, double least, double most, std::string help,
            Used used = {}) {
   return {.key = std::move(key),
-          .type = Type::real,
+          .type = Param::Type::real,
           .fallback = fallback,
           .least = least,
           .most = most,
@@ -106,7 +105,7 @@ std::vector<Param> pattern_params() {
   const Used modality = only("modality");
   return {
       {.key = "sink_positions",
-       .type = Type::text,
+       .type = Param::Type::text,
        .fallback = "0,4",
        .help = "positions of sinks, separated by commas; none: only those of sink_every",
        .used = sinks},

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "cache/kv_cache.h"
 #include "cache/schedule.h"
 #include "quant/rounding.h"
@@ -236,9 +237,7 @@ metrics::Arrays Decoding::memory() const {
 std::vector<std::string> Decoding::notes() const {
   std::vector<std::string> all;
   for (const auto& cache : caches_) {
-    for (const std::string& note : cache->notes()) {
-      if (std::find(all.begin(), all.end(), note) == all.end()) all.push_back(note);
-    }
+    for (const std::string& note : cache->notes()) add_once(&all, note);
   }
   return all;
 }

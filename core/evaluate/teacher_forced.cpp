@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/names.h"
 #include "metrics/probe_limits.h"
 
 namespace kvlab::evaluate {
@@ -133,9 +134,7 @@ at::Tensor TeacherForced::operator()(const model::LayerInput& input) {
   if (prompt_ != nullptr) all = joined(prompt_->layers[layer], all);
   const data::Sample sample = sample_of(all, input.q, use_.dtype, *input.rope);
   const cache::Schedule schedule(method.recipe.settings, sample);
-  for (const std::string& note : schedule.notes()) {
-    if (std::find(notes_.begin(), notes_.end(), note) == notes_.end()) notes_.push_back(note);
-  }
+  for (const std::string& note : schedule.notes()) add_once(&notes_, note);
   ReadTokens read = read_back(sample, method, use_.backend, schedule);
   memory_[layer] = std::move(read.memory);
 

@@ -30,8 +30,6 @@ std::vector<std::string> targets(const std::string& key) {
   return {key};
 }
 
-bool is_passthrough(const Settings& side) { return quant::is_passthrough(below(side, "codec.")); }
-
 bool quantizes(const Recipe& recipe) {
   return !is_passthrough(recipe.side("key")) || !is_passthrough(recipe.side("value"));
 }
@@ -113,6 +111,8 @@ bool is_used(const Recipe& recipe, const std::string& key) {
   }
   return true;
 }
+
+bool is_passthrough(const Settings& side) { return quant::is_passthrough(below(side, "codec.")); }
 
 bool needs_calibration(const Recipe& recipe) {
   return any_part(recipe, [](const Part& part, const Settings& side) {

@@ -97,6 +97,9 @@ std::optional<std::string> no_effect(const Recipe& recipe, const std::string& ke
 /// the head has 64 channels), as asked for. `canonical` has what takes effect.
 Settings requested(const Recipe& recipe, int64_t head_dim);
 
+/// Whether a side (a recipe's settings below "key." or "value.") keeps its numbers as they are.
+bool is_passthrough(const Settings& side);
+
 /// Whether some part needs a calibration sample, or draws from the seed.
 bool needs_calibration(const Recipe& recipe);
 bool uses_seed(const Recipe& recipe);

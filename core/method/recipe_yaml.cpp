@@ -26,8 +26,7 @@ std::vector<std::string> words_below(const std::string& prefix) {
   for (const std::string& key : recipe_keys()) {
     if (!key.starts_with(prefix)) continue;
     const std::string rest = key.substr(prefix.size());
-    const std::string word = rest.substr(0, rest.find('.'));
-    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+    add_once(&words, rest.substr(0, rest.find('.')));
   }
   return words;
 }

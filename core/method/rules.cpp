@@ -11,8 +11,6 @@
 namespace kvlab::method {
 namespace {
 
-bool is_passthrough(const Settings& side) { return quant::is_passthrough(below(side, "codec.")); }
-
 bool is_per_token(const Settings& side) {
   return !is_passthrough(side) && get_text(side, "codec.axis") == "token";
 }

@@ -3,8 +3,8 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <limits>
 
+#include "base/nan.h"
 #include "metrics/attention.h"
 #include "metrics/blocks.h"
 #include "metrics/kernel_time.h"
@@ -18,7 +18,6 @@ namespace kvlab::metrics {
 namespace {
 
 using cache::Schedule;
-constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 /// What one side's decoded values do wrong, once every whole group of the span is quantized: tokens
 /// of a pool have no error, tokens that are gone at the last step do not count.
@@ -88,7 +87,7 @@ class SideErrors {
       return;
     }
     if (count_ == 0) {
-      arrays[name + "_mse"] = arrays[name + "_nmse"] = at::full({heads}, nan, at::kDouble);
+      arrays[name + "_mse"] = arrays[name + "_nmse"] = at::full({heads}, kNaN, at::kDouble);
       return;
     }
     const at::Tensor error = squared_error_.sum(kSequenceAndToken);
@@ -102,12 +101,12 @@ class SideErrors {
   /// A [B, Hkv, n] array over the span as [B, Hkv, T], NaN outside it and where tokens are gone.
   at::Tensor over_all_tokens(const at::Tensor& array) const {
     at::Tensor all =
-        at::full({captured_.size(0), captured_.size(1), captured_.size(2)}, nan, at::kDouble);
+        at::full({captured_.size(0), captured_.size(1), captured_.size(2)}, kNaN, at::kDouble);
     all.narrow(2, begin_, count_).copy_(array);
     for (int64_t b = 0; b < all.size(0) && !passthrough_; ++b) {
       for (int64_t head = 0; head < all.size(1); ++head) {
         const at::Tensor gone = gone_tokens(b, head);
-        if (gone.defined()) all[b][head].narrow(0, begin_, count_).masked_fill_(gone, nan);
+        if (gone.defined()) all[b][head].narrow(0, begin_, count_).masked_fill_(gone, kNaN);
       }
     }
     return all;
@@ -178,7 +177,7 @@ void norm_metrics(const data::Sample& sample, const SideErrors& key, const Setti
   arrays.merge(norm_imbalance(norms));
   if (key.passthrough()) {
     for (const char* name : {"tni_ratio_in", "tni_block_ratio", "tni_bound", "tni_block_mse"}) {
-      arrays[name] = at::full({sample.kv_heads()}, nan, at::kDouble);
+      arrays[name] = at::full({sample.kv_heads()}, kNaN, at::kDouble);
     }
     return;
   }

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
+
+#include "base/nan.h"
 
 namespace kvlab::metrics {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kMillion = 1e6;
 
 /// A number that counts what is done to it.

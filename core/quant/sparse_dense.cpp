@@ -155,7 +155,7 @@ class SparseDense final : public Codec {
   SparseSpec spec_;
 };
 
-SparseSpec spec_of(const Settings& codec) {
+SparseSpec sparse_spec(const Settings& codec) {
   SparseSpec spec;
   spec.bits = get_int(codec, "bits");
   spec.per_channel = get_text(codec, "axis") == "channel";
@@ -210,12 +210,12 @@ Part sparse_dense_part() {
 }
 
 std::unique_ptr<Codec> make_sparse_dense(const Settings& codec, int64_t) {
-  return std::make_unique<SparseDense>(spec_of(codec));
+  return std::make_unique<SparseDense>(sparse_spec(codec));
 }
 
 at::Tensor learn_sparse_dense(const Settings& codec, const at::Tensor& x,
                               const at::Tensor& weight) {
-  const SparseSpec spec = spec_of(codec);
+  const SparseSpec spec = sparse_spec(codec);
   // Values between their ends and their weights, all heads' one after the other; a head at a time
   // keeps memory low.
   at::Tensor unit = at::empty({x.numel()}, at::kFloat);

@@ -15,7 +15,7 @@ struct VectorSpec {
   DType params = DType::fp16;
 };
 
-VectorSpec spec_of(const Settings& codec) {
+VectorSpec vector_spec(const Settings& codec) {
   return {get_int(codec, "width"), get_text(codec, "vectors") == "stratified",
           float_type(codec, "params")};
 }
@@ -141,12 +141,12 @@ Part vector_codebook_part() {
 }
 
 std::unique_ptr<Codec> make_vector_codebook(const Settings& codec, int64_t) {
-  return std::make_unique<VectorCodebook>(spec_of(codec));
+  return std::make_unique<VectorCodebook>(vector_spec(codec));
 }
 
 at::Tensor learn_vector_codebook(const Settings& codec, const at::Tensor& x,
                                  const Progress& progress) {
-  const VectorSpec spec = spec_of(codec);
+  const VectorSpec spec = vector_spec(codec);
   const int64_t entries = get_int(codec, "entries");
   const int64_t stride = get_int(codec, "codebook_stride");
   const at::Tensor some = x.slice(1, 0, x.size(1), stride);

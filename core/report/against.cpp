@@ -3,15 +3,13 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "base/names.h"
+#include "base/nan.h"
 
 namespace kvlab::report {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 std::string name_of(const Column& column) { return join(column.keys, " / "); }
 

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/names.h"
+#include "base/nan.h"
 #include "metrics_catalog/catalog.h"
 #include "report/grid.h"
 #include "store/summary.h"
@@ -19,8 +20,6 @@ namespace {
 
 using nlohmann::json;
 using Words = std::vector<std::string>;
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Paired {
   const store::SummaryRow* row_a = nullptr;
@@ -56,11 +55,6 @@ std::string content_of(const json& config, const char* input) {
   const json::json_pointer place(std::string("/") + input + "/sha256");
   if (!config.is_object() || !config.contains(place)) return "";
   return config[place].is_string() ? config[place].get<std::string>() : "";
-}
-
-std::string attribute(const store::Results& results, const char* name) {
-  const auto found = results.attributes.find(name);
-  return found == results.attributes.end() ? "" : found->second;
 }
 
 /// B − A of a pair. inf − inf would be NaN.
@@ -161,8 +155,8 @@ class Comparison {
       return pair.row_a->backend != "reference" && pair.row_a->backend != "cpu";
     };
     if (std::none_of(pairs_.begin(), pairs_.end(), depends)) return;
-    const std::string first = attribute(a_, "gpu");
-    const std::string second = attribute(b_, "gpu");
+    const std::string first = a_.attribute("gpu");
+    const std::string second = b_.attribute("gpu");
     if (first == second) return;
     const std::string sentence =
         fmt::format("A was made on '{}', B on '{}'", first.empty() ? "no GPU" : first,

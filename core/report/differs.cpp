@@ -17,10 +17,6 @@ using Words = std::vector<std::string>;
 
 constexpr size_t kMostNamed = 3;
 
-void add_once(Words* words, const std::string& word) {
-  if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
-}
-
 /// Settings that are already columns of the table.
 struct Shown {
   Words axes;

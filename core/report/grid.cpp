@@ -183,9 +183,9 @@ void sort_lines(Grid* grid, const std::string& metric) {
 
 bool is_stale(const store::Results& results, const store::SummaryRow& row) {
   const store::CellResult* cell = store::cell_of(results, row);
-  const auto own = results.attributes.find("code_version");
-  return cell && cell->status == "complete" && own != results.attributes.end() &&
-         !own->second.empty() && !cell->code_version.empty() && cell->code_version != own->second;
+  const std::string own = results.attribute("code_version");
+  return cell && cell->status == "complete" && !own.empty() && !cell->code_version.empty() &&
+         cell->code_version != own;
 }
 
 const store::CellResult* complete_cell(const store::Results& results,

@@ -20,10 +20,6 @@ using Words = std::vector<std::string>;
 
 constexpr size_t kMostWarnings = 30;
 
-void add_once(Words* words, const std::string& word) {
-  if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
-}
-
 /// "mean over 12 layers, 2 datasets": what is in neither rows nor columns and differs.
 std::string averaging(const store::Results& results, const Layout& layout) {
   Words over;

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <set>
 
 #include "base/error.h"
 #include "base/names.h"
+#include "base/nan.h"
 #include "metrics_catalog/catalog.h"
 #include "report/grid.h"
 #include "report/layout.h"
@@ -27,14 +27,7 @@ using published::Row;
 using published::Table;
 using Words = std::vector<std::string>;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr const char* kBitsHere = "bits_at_128k";
-
-void add_once(Words* words, const std::string& word) {
-  if (!word.empty() && std::find(words->begin(), words->end(), word) == words->end()) {
-    words->push_back(word);
-  }
-}
 
 const published::Number* find(const std::vector<published::Number>& numbers,
                               const std::string& metric) {
@@ -166,11 +159,7 @@ class Here {
 
   /// What times were taken on.
   std::string hardware() const {
-    const auto attribute = [&](const char* name) {
-      const auto found = results_.attributes.find(name);
-      return found == results_.attributes.end() ? std::string() : found->second;
-    };
-    return attribute("backend") == "cuda" ? attribute("gpu") : attribute("cpu");
+    return results_.attribute(results_.attribute("backend") == "cuda" ? "gpu" : "cpu");
   }
 
  private:

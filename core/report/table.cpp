@@ -50,10 +50,10 @@ std::string table(const store::Results& results, const TableOptions& options) {
 std::vector<std::string> table_warnings(const store::Results& results,
                                         const std::string& code_version) {
   std::vector<std::string> lines = incomplete_cells(results);
-  const auto own = results.attributes.find("code_version");
-  if (own != results.attributes.end() && !code_version.empty() && own->second != code_version) {
-    lines.push_back(fmt::format("stale: made by code version {}, this program is {}", own->second,
-                                code_version));
+  const std::string own = results.attribute("code_version");
+  if (!own.empty() && !code_version.empty() && own != code_version) {
+    lines.push_back(
+        fmt::format("stale: made by code version {}, this program is {}", own, code_version));
   }
   return lines;
 }

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
 
+#include "base/nan.h"
 #include "report/bootstrap.h"
 #include "report/grid.h"
 #include "report/pairing.h"
@@ -15,7 +15,6 @@
 namespace kvlab::report {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLevel = 0.05;
 
 std::optional<Sampled> log_ratio(const Pair& pair, const std::string& metric) {

@@ -7,7 +7,7 @@
 namespace kvlab::run {
 
 std::string sentence(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
+  std::string text = error.what_without_backtrace();
   if (text.find("DefaultCPUAllocator") == std::string::npos) return text;
   constexpr std::string_view before = "tried to allocate ";
   const size_t at = text.find(before);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "metrics_catalog/catalog.h"
 #include "store/experiment_difference.h"
 #include "store/sources.h"
@@ -17,11 +18,6 @@ int rank_of(const std::string& status) {
   if (status == "complete") return 3;
   if (status == "failed") return 2;
   return status == "interrupted" ? 0 : 1;
-}
-
-std::string attribute_of(const Results& results, const std::string& name) {
-  const auto found = results.attributes.find(name);
-  return found == results.attributes.end() ? "" : found->second;
 }
 
 /// Equal as far as runs with other numbers of threads are apart from their last bits.
@@ -121,8 +117,8 @@ class Merger {
       throw Error(fmt::format("{}: holds another experiment: {}", path.string(),
                               difference.empty() ? "the sweep axes differ" : difference));
     }
-    const std::string a = attribute_of(results_, "code_version");
-    const std::string b = attribute_of(other, "code_version");
+    const std::string a = results_.attribute("code_version");
+    const std::string b = other.attribute("code_version");
     if (a != b) {
       throw Error(
           fmt::format("{}: made by code version {}, and {} by {}: results of different code are "
@@ -149,10 +145,7 @@ class Merger {
                       "calibration of the runs differ",
                       paths_.back().string(), row.row, row.cell, found->second.cell));
     }
-    for (const std::string& warning : row.warnings) {
-      auto& all = found->second.warnings;
-      if (std::find(all.begin(), all.end(), warning) == all.end()) all.push_back(warning);
-    }
+    for (const std::string& warning : row.warnings) add_once(&found->second.warnings, warning);
   }
 
   void add_cell(const std::string& id, CellResult& cell, const fs::path& path,

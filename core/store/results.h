@@ -54,6 +54,11 @@ struct SummaryRow {
 struct Results {
   std::map<std::string, std::string>
       attributes;  // root attributes: schema, name, created, code_version, argv, host …
+  /// A root attribute; empty where there is none.
+  std::string attribute(const std::string& name) const {
+    const auto found = attributes.find(name);
+    return found == attributes.end() ? "" : found->second;
+  }
   std::string experiment_source, experiment_resolved;
   std::vector<std::string> axes;
   std::vector<SummaryRow> rows;

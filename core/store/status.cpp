@@ -9,23 +9,16 @@
 
 namespace kvlab::store {
 namespace fs = std::filesystem;
-namespace {
-
-std::string attribute_of(const Results& results, const std::string& name) {
-  const auto found = results.attributes.find(name);
-  return found == results.attributes.end() ? "" : found->second;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 Status status(const fs::path& path, const std::string& code_version) {
   Status status;
   status.running = running(path);
   const Loaded loaded = load(path, Detail::light);
   const Results& results = loaded.results;
-  status.name = attribute_of(results, "name");
-  status.created = attribute_of(results, "created");
-  status.code_version = attribute_of(results, "code_version");
+  status.name = results.attribute("name");
+  status.created = results.attribute("created");
+  status.code_version = results.attribute("code_version");
   status.rows = static_cast<int64_t>(results.rows.size());
   status.missing_rows = missing_rows(results);
   status.missing = missing_rows_text(results);

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 
 #include "base/error.h"
 #include "base/h5_digest.h"
 #include "base/names.h"
+#include "base/nan.h"
 #include "metrics_catalog/catalog.h"
 
 namespace kvlab::store {
@@ -141,10 +141,8 @@ State state_of(const Results& results, const SummaryRow& row) {
 }
 
 int64_t missing_rows(const Results& results) {
-  const auto found = results.attributes.find("experiment_rows");
-  if (found == results.attributes.end()) return 0;
   int64_t rows = 0;
-  const std::string& text = found->second;
+  const std::string text = results.attribute("experiment_rows");
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), rows);
   return parsed.ec == std::errc() ? std::max<int64_t>(0, rows - std::ssize(results.rows)) : 0;
 }
@@ -160,9 +158,7 @@ std::string missing_rows_text(const Results& results) {
 std::vector<std::string> warnings_of(const Results& results, const SummaryRow& row) {
   std::vector<std::string> all;
   const auto add = [&](const std::vector<std::string>& warnings) {
-    for (const std::string& warning : warnings) {
-      if (std::find(all.begin(), all.end(), warning) == all.end()) all.push_back(warning);
-    }
+    for (const std::string& warning : warnings) add_once(&all, warning);
   };
   add(row.warnings);
   if (const CellResult* cell = cell_of(results, row)) add(cell->warnings);
@@ -170,11 +166,10 @@ std::vector<std::string> warnings_of(const Results& results, const SummaryRow& r
 }
 
 double scalar_of(const Results& results, const SummaryRow& row, const std::string& metric) {
-  constexpr double nan = std::numeric_limits<double>::quiet_NaN();
   const CellResult* cell = cell_of(results, row);
-  if (!cell || cell->status != "complete") return nan;
+  if (!cell || cell->status != "complete") return kNaN;
   const auto found = cell->scalars.find(metric);
-  return found == cell->scalars.end() ? nan : found->second;
+  return found == cell->scalars.end() ? kNaN : found->second;
 }
 
 std::string axis_text(const json& value) {

@@ -52,7 +52,7 @@ CpuCase::CpuCase(const Shape& shape, int threads) : shape_(shape), tokens_(shape
   view_.block_table = table_.data();
   view_.table_stride = pages;
   view_.recent_capacity = recent_capacity(view_.rule, 1);
-  recent_key_.resize(static_cast<size_t>(shape.kv_heads * view_.recent_capacity * shape.dim));
+  recent_key_.resize(static_cast<size_t>(shape.kv_heads) * view_.recent_capacity * shape.dim);
   recent_value_ = recent_key_;
   view_.recent_key = recent_key_.data();
   view_.recent_value = recent_value_.data();

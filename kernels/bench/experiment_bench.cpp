@@ -147,7 +147,7 @@ void sharing(benchmark::State& state) {
   }
 }
 
-void add(const std::string& name, auto function) {
+void add(const std::string& name, const auto& function) {
   const std::string text = "experiment/backend:reference/" + name;
   benchmark::RegisterBenchmark(text.c_str(),
                                [text, function](benchmark::State& state) {

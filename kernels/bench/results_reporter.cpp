@@ -39,7 +39,7 @@ bool is_number(const std::string& axis) {
 }
 
 json axis_value(const NameParts& name, const std::string& axis) {
-  const std::string text = axis == "operation" ? name.operation : name.value(axis);
+  std::string text = axis == "operation" ? name.operation : name.value(axis);
   if (!is_number(axis)) return text;
   return text.empty() ? 0 : std::stoi(text);
 }

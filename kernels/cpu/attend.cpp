@@ -99,7 +99,7 @@ class Worker {
               args_.q_heads +
           head;
       for (int c = 0; c < dim_; ++c) {
-        query_[static_cast<size_t>(r * dim_ + c)] =
+        query_[static_cast<size_t>(r) * dim_ + c] =
             load_number(args_.query, row * dim_ + c, args_.query_type) * args_.scale;
       }
     }
@@ -111,7 +111,7 @@ class Worker {
     for (int r = 0; r < rows_; ++r) {
       double sum = 0;
       for (int c = 0; center != nullptr && c < dim_; ++c) {
-        sum += static_cast<double>(query_[static_cast<size_t>(r * dim_ + c)]) * center[c];
+        sum += static_cast<double>(query_[static_cast<size_t>(r) * dim_ + c]) * center[c];
       }
       centre_[static_cast<size_t>(r)] = static_cast<float>(sum);
     }
@@ -156,7 +156,7 @@ class Worker {
         partial_.most[r] = most;
         partial_.total[r] *= shrink;
         for (int c = 0; c < dim_; ++c) {
-          sums_[static_cast<size_t>(r * dim_ + c)] *= shrink;
+          sums_[static_cast<size_t>(r) * dim_ + c] *= shrink;
           partial_.output[r * dim_ + c] *= shrink;
         }
       }

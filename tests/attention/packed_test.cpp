@@ -67,13 +67,13 @@ class Packed {
     view_.kv_heads = kHeads;
     const int blocks = kTokens / kn::block_tokens(format) + 1;
     layout_ = kn::layout_of(format);
-    pool_.resize(static_cast<size_t>(blocks * kHeads * layout_.bytes));
+    pool_.resize(static_cast<size_t>(blocks) * kHeads * layout_.bytes);
     for (int i = 0; i < blocks; ++i) table_.push_back(i);
     view_.pool = pool_.data();
     view_.block_table = table_.data();
     view_.table_stride = blocks;
     view_.recent_capacity = kn::recent_capacity(view_.rule, 1);
-    recent_.resize(static_cast<size_t>(2 * kHeads * view_.recent_capacity * format.dim));
+    recent_.resize(static_cast<size_t>(2 * kHeads) * view_.recent_capacity * format.dim);
     view_.recent_key = recent_.data();
     view_.recent_value = recent_.data() + recent_.size() / 2;
     view_.tokens = &tokens_;

@@ -290,7 +290,7 @@ methods: [kivi, bf16]
 TEST_CASE_METHOD(Fixture, "exclusions and layers that meet no row are warnings with their place") {
   const auto warnings = [&](const std::string& text) {
     Lines lines;
-    for (std::string warning : plan(text).warnings) {
+    for (const std::string& warning : plan(text).warnings) {
       lines.push_back(warning.substr(folder.path().string().size() + 1));
     }
     return lines;

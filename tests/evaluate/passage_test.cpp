@@ -227,7 +227,7 @@ TEST_CASE("each part that looks at tokens changes what is read", "[evaluate]") {
   const TinyFolder folder;
   const model::Decoder decoder(folder.path());
   const at::Tensor tokens = tiny_tokens(130);
-  const auto of = [&](method::Recipe recipe) {
+  const auto of = [&](const method::Recipe& recipe) {
     const CacheUse use{.dtype = DType::bf16, .backend = "reference"};
     return nll(
         decoder,

@@ -129,7 +129,7 @@ TEST_CASE("D71 doubled scales move values twice as far from their zero", "[kerne
     const int place = kn::param_index(format, format.value, t, 0);
     const double zero = kn::load_number(block + layout.value_zero, place, kn::Type::f16);
     for (int c = 0; c < 128; ++c) {
-      const auto at = static_cast<size_t>(t * 128 + c);
+      const auto at = static_cast<size_t>(t) * 128 + c;
       REQUIRE(after.value[at] - zero == Approx(2 * (before.value[at] - zero)).margin(1e-6));
     }
   }

@@ -5,11 +5,9 @@ using namespace plain;
 using kn::Axis;
 using kn::Flush;
 using kn::Format;
-using kn::Norm;
 using kn::Rotation;
 using kn::Type;
 using kn::WindowRule;
-using kn::Zero;
 
 namespace {
 

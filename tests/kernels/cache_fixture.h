@@ -215,7 +215,7 @@ inline Attended attended(const float* query, const Read& tokens, int seen, int d
   std::vector<double> logits;
   for (int t = 0; t < seen; ++t) {
     double sum = 0;
-    for (int c = 0; c < dim; ++c) sum += query[c] * tokens.key[static_cast<size_t>(t * dim + c)];
+    for (int c = 0; c < dim; ++c) sum += query[c] * tokens.key[static_cast<size_t>(t) * dim + c];
     logits.push_back(sum * scale);
   }
   if (seen <= 0) return result;
@@ -226,7 +226,7 @@ inline Attended attended(const float* query, const Read& tokens, int seen, int d
     total += weight;
     for (int c = 0; c < dim; ++c) {
       result.output[static_cast<size_t>(c)] +=
-          weight * tokens.value[static_cast<size_t>(t * dim + c)];
+          weight * tokens.value[static_cast<size_t>(t) * dim + c];
     }
   }
   for (double& x : result.output) x /= total;
@@ -246,7 +246,7 @@ inline Compared compare(const Cache& cache, const kn::EncodeSpec& spec, const Ca
   const int dim = view.format.dim;
   std::mt19937 engine(11);
   std::normal_distribution<float> normal(0.0f, query_size);
-  const auto rows = static_cast<size_t>(view.batch * query_tokens * q_heads);
+  const auto rows = static_cast<size_t>(view.batch) * query_tokens * q_heads;
   std::vector<float> query(rows * static_cast<size_t>(dim));
   for (float& number : query) number = normal(engine);
   std::vector<float> output(query.size(), NAN), lse(rows, NAN);
@@ -270,7 +270,7 @@ inline Compared compare(const Cache& cache, const kn::EncodeSpec& spec, const Ca
       const Read tokens = read(cache, spec, x, b, h);
       for (int i = 0; i < query_tokens * group; ++i) {
         const auto row =
-            static_cast<size_t>((b * query_tokens + i / group) * q_heads + h * group + i % group);
+            static_cast<size_t>(b * query_tokens + i / group) * q_heads + h * group + i % group;
         const int seen = view.tokens[b] - query_tokens + i / group + 1;
         const Attended right =
             attended(query.data() + row * static_cast<size_t>(dim), tokens, seen, dim, args.scale);

@@ -23,7 +23,7 @@ void check_bijection(int dim, int bits, int tokens, PlaceOf place_of) {
       REQUIRE(place.byte % 4 == 0);
       REQUIRE(place.bit % 8 + bits <= 8);
       for (int i = 0; i < bits; ++i) {
-        ++owners.at(static_cast<size_t>(place.byte * 8 + place.bit + i));
+        ++owners.at(static_cast<size_t>(place.byte) * 8 + place.bit + i);
       }
     }
   }

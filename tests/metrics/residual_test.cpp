@@ -36,7 +36,7 @@ ByLoops by_loops(const data::Sample& sample) {
         hi = std::max(hi, key(t, c));
         found.largest = std::max(found.largest, std::abs(key(t, c)));
       }
-      found.range += (hi - lo) / (kDim * kTokens / kGroup);
+      found.range += (hi - lo) / (static_cast<double>(kDim) * kTokens / kGroup);
       const double step = (hi - lo) / 3;
       for (int64_t t = first; t < first + kGroup; ++t) {
         error[t][c] = lo + step * std::nearbyint((key(t, c) - lo) / step) - key(t, c);

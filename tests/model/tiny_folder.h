@@ -11,7 +11,7 @@
 /// A Hugging Face folder with a random model of a few thousand weights, removed at the end.
 class TinyFolder {
  public:
-  explicit TinyFolder(nlohmann::json changes = nlohmann::json::object()) {
+  explicit TinyFolder(const nlohmann::json& changes = nlohmann::json::object()) {
     static int count = 0;
     path_ = std::filesystem::temp_directory_path() /
             ("kvlab_tiny_" + std::to_string(::getpid()) + "_" + std::to_string(count++));

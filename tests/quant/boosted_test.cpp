@@ -73,7 +73,7 @@ TEST_CASE("boosted codecs refuse what does not fit", "[boosted]") {
     for (const auto& [key, value] : boosted(changes)) side["codec." + key] = value;
     return method::selected(side, "codec").refuse(side, 16).value_or("");
   };
-  CHECK(refused({}) == "");
+  CHECK(refused({}).empty());
   CHECK_THAT(refused({{"axis", "token"}}), ContainsSubstring("axis channel"));
   CHECK_THAT(refused({{"boost_tokens", 12}}), ContainsSubstring("no multiple of the group"));
   CHECK_THAT(refused({{"boost_bits", 2}}), ContainsSubstring("no more than bits"));

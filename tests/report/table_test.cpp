@@ -130,7 +130,7 @@ store::Results four_passages() {
       double sum = 0;
       for (int block = 0; block < 8; ++block) {
         sums.data.insert(sums.data.end(), {factor * (4 + block % 3 + passage), 128});
-        sum += sums.data[static_cast<size_t>(2 * block)];
+        sum += sums.data[static_cast<size_t>(block) * 2];
       }
       cell.scalars["attn_kl"] = sum / (8 * 128);
       maker.results.rows.back().text = passage < 2 ? "Austen" : "jargon";

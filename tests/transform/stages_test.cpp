@@ -13,12 +13,12 @@ using Params = TokenScale::Params;
 
 namespace {
 
-std::vector<double> stored(const TokenScale& scale, std::vector<double> norms) {
+std::vector<double> stored(const TokenScale& scale, const std::vector<double>& norms) {
   const at::Tensor result = scale.stored(at::tensor(norms, at::kDouble)).contiguous();
   return {result.const_data_ptr<double>(), result.const_data_ptr<double>() + result.numel()};
 }
 
-std::vector<int64_t> bits(const TokenScale& scale, std::vector<double> norms) {
+std::vector<int64_t> bits(const TokenScale& scale, const std::vector<double>& norms) {
   const at::Tensor result = scale.bits(scale.stored(at::tensor(norms, at::kDouble))).contiguous();
   return {result.const_data_ptr<int64_t>(), result.const_data_ptr<int64_t>() + result.numel()};
 }
