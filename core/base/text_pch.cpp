@@ -1,0 +1,1 @@
+// Owner of the precompiled header of text and settings; see the top CMakeLists.txt.
