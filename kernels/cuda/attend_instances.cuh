@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "attend_tuned.cuh"
+#include "attend_kernel.cuh"
 
 namespace kvlab::kernels::cuda {
 

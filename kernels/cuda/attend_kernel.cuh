@@ -1,0 +1,119 @@
+#pragma once
+
+#include "attend_keys.cuh"
+#include "attend_queries.cuh"
+#include "attend_values.cuh"
+
+/// The tuned attention's kernel and its launch.
+namespace kvlab::kernels::cuda {
+
+template <int kIndex>
+__global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
+    attend_tuned(const __grid_constant__ AttendParams p) {
+  using T = Tuned<kIndex>;
+  constexpr int kDim = T::kDim, kRows = T::kRows;
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ std::uint64_t barriers[kTunedWarps * kStages];
+  __shared__ float maxima[kTunedWarps * kRows], sums[kTunedWarps * kRows];
+  __shared__ typename T::Workshop shop;
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  constexpr int kRing = kStages * T::kRecord;
+  auto* query_memory = reinterpret_cast<float*>(memory + warps * kRing);
+  const MergeSpace space{reinterpret_cast<float*>(memory), kRing / 4, maxima, sums, query_memory};
+  const bool is_window = static_cast<int>(blockIdx.x) == p.splits;
+  unsigned char* records = memory + warp * kRing;
+  const CopyRing<T::kRecord> ring(records, barriers + warp * kStages, p.bulk != 0, lane);
+  BlockPlace at = block_coordinates(p);
+  int first = at.split + p.splits * warp, step = p.splits * warps;
+  wait_for_predecessor();
+
+  // Three trips to memory that do not wait for each other: length, page numbers where they can be
+  // told without it, queries.
+  const int tokens = p.cache.tokens[at.sequence];
+  const std::int32_t* table = p.cache.block_table + at.sequence * p.cache.table_stride;
+  // A lane holds the page of the warp's record number `lane` of 32: in the loop a look-up of its
+  // own would be a trip to memory that each record waits for.
+  int pages = 0;
+  const auto look_up = [&](int turn, std::int64_t end) {
+    const int record = first + (turn + lane) * step;
+    if (record < end) pages = table[record];
+  };
+  if (p.interleave && !is_window) look_up(0, p.cache.table_stride);
+  load_queries<kDim>(p, at, query_memory, kRows);
+  fill_in_lengths(p, tokens, at);
+
+  if (is_window) {
+    window_part<kDim, kRows>(p, at, rotate_queries<kDim>(p, at, query_memory, kRows), space, warp,
+                             warps);
+  } else {
+    const int history = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
+    int end = (history + kRecordTokens - 1) / kRecordTokens;
+    if (!p.interleave) {
+      const int chunk = (end + p.splits - 1) / p.splits;
+      first = at.split * chunk + warp;
+      step = warps;
+      end = min(at.split * chunk + chunk, end);
+      look_up(0, end);
+    }
+    const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
+    const std::int64_t page_bytes = static_cast<std::int64_t>(p.cache.kv_heads) * T::kRecord;
+    const auto ask = [&](int turn) {
+      if (turn > 0 && turn % kWarp == 0) look_up(turn, end);
+      const int page = __shfl_sync(0xffffffffu, pages, turn % kWarp);
+      ring.ask(turn, first + turn * step < end ? heads + page * page_bytes : nullptr);
+    };
+#pragma unroll
+    for (int i = 0; i < kStages; ++i) ask(i);
+
+    const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows);
+    const typename T::Queries queries = T::make_queries(p, at, tile, shop, warp, warps, lane);
+    const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
+    typename T::State state;
+    state.clear();
+    int turn = 0;
+    for (int record = first; record < end; record += step, ++turn) {
+      ring.wait(turn);
+      const bool masked = (record + 1) * kRecordTokens > safe;
+      int limits[T::kColumns] = {};
+      if (masked) {
+#pragma unroll
+        for (int i = 0; i < T::kColumns; ++i) {
+          const int row = at.row_tile * kRows + T::lane_row(lane % 4, i);
+          limits[i] = min(history, row_limit(p, at, row) - at.begin) - record * kRecordTokens;
+        }
+      }
+      T::add_record(records + turn % kStages * T::kRecord, queries, p.cache.format.norm_inverse,
+                    masked, limits, lane, state);
+      __syncwarp();
+      ask(turn + kStages);
+    }
+    __syncwarp();
+    T::hand_over(state, queries, space, warp, lane);
+  }
+  release_successor();
+  finish_block<kDim, kRows>(p, at, space, warps, is_window);
+}
+
+template <int kIndex>
+void launch_tuned(const AttendParams& p, int warps, Stream stream) {
+  using T = Tuned<kIndex>;
+  static const bool raised = [] {
+    KVLAB_CUDA(cudaFuncSetAttribute(attend_tuned<kIndex>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize, kMostSharedBytes));
+    return true;
+  }();
+  static_cast<void>(raised);
+  const bool rotates = p.args.key_rotation.kind != Rotation::Kind::none;
+  const int bytes =
+      warps * kStages * T::kRecord + (rotates ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
+  const dim3 grid(static_cast<unsigned>(p.splits + p.window),
+                  static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
+                  static_cast<unsigned>(p.cache.batch));
+  launch_after(attend_tuned<kIndex>, grid, warps * kWarp,
+               std::max(bytes, room_for_one_launch(static_cast<int>(grid.x * grid.y * grid.z))),
+               stream, p);
+}
+
+}  // namespace kvlab::kernels::cuda
