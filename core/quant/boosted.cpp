@@ -78,7 +78,7 @@ class Boosted final : public Codec {
     const at::Tensor high =
         rows.bitwise_right_shift(spec_.bits).reshape({heads, n / page_, page_, d});
     const at::Tensor plane = high.gather(3, over_page(channels)).flatten(2);
-    encoded.more = {pack(plane, boosted_.bits - spec_.bits), channels.to(at::kByte)};
+    encoded.more = {pack(plane, boosted_.bits - spec_.bits), channels.to(index_type(d - 1))};
     encoded.params = at::stack({params.scale, params.zero}, -1)
                          .squeeze(group_dim(spec_))
                          .to(scalar_type(spec_.params))

@@ -17,6 +17,9 @@ struct Encoded {
   at::Tensor codes;              // uint8 [H, n, bytes of a row]
   at::Tensor params;             // [H, n or n/G, …] in the parameters' type
   std::vector<at::Tensor> more;  // what some codecs keep besides: planes, indices, sparse values
+  /// int64 [n], where data decide how much that is: what each token's codes take with all that is
+  /// kept besides, code_bytes() in sum. Undefined: the same for every row.
+  at::Tensor token_bytes;
   at::Tensor
       saturated;  // int64 [H]: elements whose unclamped code of the unclipped value is out of range
   at::Tensor shared;  // what `encode` was given, for decoding; not part of what is held

@@ -135,7 +135,9 @@ std::optional<std::string> refuse_float(const Settings& side, int64_t head_dim) 
     return fmt::format("a group of {} channels does not divide the head dimension {}", group,
                        head_dim);
   }
-  if (head_dim % 2 != 0) return fmt::format("{} codes of 4 bits do not fill whole bytes", head_dim);
+  if (get_text(codec, "format") == "e2m1" && head_dim % 2 != 0) {
+    return fmt::format("{} codes of 4 bits do not fill whole bytes", head_dim);
+  }
   return std::nullopt;
 }
 

@@ -1,5 +1,7 @@
 #include "quant/packing.h"
 
+#include <limits>
+
 namespace kvlab::quant {
 namespace {
 
@@ -48,6 +50,11 @@ at::Tensor unpack(const at::Tensor& packed, int64_t bits) {
   const at::Tensor single = separate(packed, 8, 1);
   const at::Tensor split = single.reshape(last_split(single, single.size(-1) / bits, bits));
   return split.bitwise_left_shift(shifts(bits, 1, packed)).sum(-1, false, at::kByte);
+}
+
+at::ScalarType index_type(int64_t largest) {
+  if (largest <= std::numeric_limits<uint8_t>::max()) return at::kByte;
+  return largest <= std::numeric_limits<int16_t>::max() ? at::kShort : at::kInt;
 }
 
 }  // namespace kvlab::quant

@@ -11,4 +11,7 @@ at::Tensor pack(const at::Tensor& codes, int64_t bits);
 /// The inverse: uint8 [..., d·bits/8] to uint8 [..., d].
 at::Tensor unpack(const at::Tensor& packed, int64_t bits);
 
+/// The smallest integer type that holds 0 … largest: of a channel's index, or of a count.
+at::ScalarType index_type(int64_t largest);
+
 }  // namespace kvlab::quant

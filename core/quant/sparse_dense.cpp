@@ -10,12 +10,6 @@
 namespace kvlab::quant {
 namespace {
 
-/// Type of an outlier's place and of a row's count.
-at::ScalarType place_type(int64_t channels) {
-  constexpr int64_t kMostInByte = 255;
-  return channels <= kMostInByte ? at::kByte : at::kShort;
-}
-
 struct SparseSpec {
   int64_t bits = 2;
   bool per_channel = false;
@@ -108,9 +102,13 @@ class SparseDense final : public Codec {
     const at::Tensor codes = nearest((x - range.offset) / range.width, signposts);
     encoded.codes = pack(codes.masked_fill(outlier, 0).to(at::kByte), spec_.bits);
     // Row by row: how many, which channels, and their values.
-    const at::ScalarType place = place_type(x.size(2));
-    encoded.more = {outlier.sum(-1).to(place), outlier.nonzero().select(1, 2).to(place),
+    const at::ScalarType place = index_type(x.size(2));
+    const at::Tensor counts = outlier.sum(-1);  // [H, n]
+    encoded.more = {counts.to(place), outlier.nonzero().select(1, 2).to(place),
                     round_to(x.masked_select(outlier), spec_.params).to(scalar_type(spec_.params))};
+    const int64_t row = encoded.codes.size(2) + encoded.more[0].element_size();
+    const int64_t one = encoded.more[1].element_size() + encoded.more[2].element_size();
+    encoded.token_bytes = counts.sum(0) * one + row * x.size(0);
     encoded.saturated = at::zeros({x.size(0)}, at::kLong);
     encoded.shared = shared;
     return encoded;

@@ -67,6 +67,20 @@ TEST_CASE("promoted channels have the error of their width, the others that of t
   CHECK(squared_error(x, boosted({{"boost", 0.0}})).equal(low));
 }
 
+TEST_CASE("channels beyond 255 are promoted as others are, with two bytes a place", "[boosted]") {
+  for (const int64_t d : {256, 512}) {
+    at::Tensor x = plain::gaussian({1, 16, d}, 5);
+    x.select(2, d - 1).mul_(40.0);
+    const auto made = quant::make_codec(boosted({{"boost", 2.0 / static_cast<double>(d)}}), d);
+    const quant::Encoded encoded = made->encode(x, {});
+    CHECK(encoded.more.at(1)[0][0][0].item<int64_t>() == d - 1);
+    const int64_t place = d > 256 ? 2 : 1;
+    CHECK(encoded.code_bytes() == 16 * d * 2 / 8 + 16 * 2 * 2 / 8 + 2 * place);
+    const at::Tensor loud = (made->decode(encoded) - x).select(2, d - 1).abs();
+    CHECK(loud.max().item<float>() <= 0.05f * x.select(2, d - 1).abs().max().item<float>());
+  }
+}
+
 TEST_CASE("boosted codecs refuse what does not fit", "[boosted]") {
   const auto refused = [](const Settings& changes) {
     Settings side = {{"codec.kind", "boosted"}};

@@ -100,3 +100,18 @@ TEST_CASE("finer formats have smaller errors", "[float]") {
   CHECK(nv > e5m2);
   CHECK(mx < 0.03);
 }
+
+TEST_CASE("codes of eight bits fill bytes at any head dimension, those of four at even ones",
+          "[float]") {
+  const auto why = [](const char* format, int64_t d) {
+    Settings side = {{"codec.kind", "float"}};
+    for (const auto& [key, value] : floats({{"format", format}})) side["codec." + key] = value;
+    return method::selected(side, "codec").refuse(side, d).value_or("");
+  };
+  CHECK(why("e4m3", 13).empty());
+  CHECK(why("e5m2", 13).empty());
+  CHECK(why("e2m1", 14).empty());
+  CHECK(why("e2m1", 13) == "13 codes of 4 bits do not fill whole bytes");
+  CHECK(row({17.0f, 1.0f, -2.0f}, {{"format", "e4m3"}, {"scale", "none"}}).values ==
+        std::vector<float>{16.0f, 1.0f, -2.0f});
+}

@@ -74,6 +74,9 @@ TEST_CASE("values beyond calibrated ends are kept as they are", "[sparse_dense]"
   // Codes, a count a row, and a byte and 16 bits an outlier; parameters are shared.
   CHECK(encoded.code_bytes() == 2 * 50 * 16 * 2 / 8 + 2 * 50 + 3 * counts.sum().item<int64_t>());
   CHECK(encoded.param_bytes() == 0);
+  const at::Tensor bytes = counts.sum(0) * 3 + 2 * (16 * 2 / 8 + 1);
+  CHECK(encoded.token_bytes.equal(bytes));
+  CHECK(bytes.sum().item<int64_t>() == encoded.code_bytes());
   CHECK(mse(decoded, x) < 0.13);
   CHECK_THROWS_WITH(codec->encode(x, {}), ContainsSubstring("signposts"));
 }
