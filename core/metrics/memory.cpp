@@ -9,18 +9,6 @@ namespace {
 using Side = cache::Schedule::Side;
 constexpr int64_t kIndexBytes = 4;
 
-/// Bytes that the token scales of one sequence's history take. Beyond the sample a token takes what
-/// it took there on average.
-int64_t scale_bytes(const SideBytes& side, int64_t sequence, int64_t history) {
-  if (side.scale_bits.empty()) return side.scale_row / side.sequences * history;
-  const std::vector<int64_t>& sums = side.scale_bits[static_cast<size_t>(sequence)];
-  const auto known = static_cast<int64_t>(sums.size()) - 1;
-  if (known == 0) return 0;
-  const int64_t bits =
-      history <= known ? sums[static_cast<size_t>(history)] : sums.back() * history / known;
-  return (bits + 7) / 8;
-}
-
 struct Held {
   int64_t codes = 0, params = 0, scales = 0, window = 0, centers = 0, padding = 0;
   int64_t history_elements = 0;
@@ -38,9 +26,9 @@ struct Held {
     window += part(side.captured_row) * (tokens - history - (dropped - from_history));
     if (!side.quantized) return;
     const int64_t kept = history - from_history;
-    codes += part(side.code_row) * kept;
-    params += part(side.param_row) * (kept / side.row_tokens);
-    scales += scale_bytes(side, sequence, kept);
+    codes += side.codes.bytes(sequence, kept);
+    params += side.params.bytes(sequence, kept);
+    scales += side.scales.bytes(sequence, kept);
     history_elements += part(side.token_elements) * kept;
   }
 };
@@ -93,6 +81,32 @@ at::Tensor number(double value) { return at::scalar_tensor(value, at::kDouble); 
 at::Tensor number(int64_t value) { return number(static_cast<double>(value)); }
 
 }  // namespace
+
+Growth Growth::of_tokens(const at::Tensor& bits) {
+  Growth growth;
+  const int64_t first = bits[0][0].item<int64_t>();
+  if (bits.eq(first).all().item<bool>()) {
+    growth.row_bits = first;
+    return growth;
+  }
+  for (int64_t b = 0; b < bits.size(0); ++b) {
+    const at::Tensor sums = bits[b].cumsum(0).contiguous();
+    std::vector<int64_t>& held = growth.sums.emplace_back(1, 0);
+    held.insert(held.end(), sums.const_data_ptr<int64_t>(),
+                sums.const_data_ptr<int64_t>() + sums.numel());
+  }
+  return growth;
+}
+
+int64_t Growth::bytes(int64_t sequence, int64_t tokens) const {
+  int64_t bits = row_bits * (tokens / row_tokens);
+  if (!sums.empty()) {
+    const std::vector<int64_t>& of = sums[static_cast<size_t>(sequence)];
+    const auto known = static_cast<int64_t>(of.size()) - 1;
+    bits = tokens <= known ? of[static_cast<size_t>(tokens)] : of.back() * tokens / known;
+  }
+  return (bits + 7) / 8;
+}
 
 Arrays memory(const SideBytes& key, const SideBytes& value, const Padding& padding,
               const cache::Schedule& schedule, int64_t tokens) {

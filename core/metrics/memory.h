@@ -8,18 +8,27 @@
 
 namespace kvlab::metrics {
 
-/// Sizes of one side's buffers, summed over its heads and sequences.
+/// How one buffer of a side grows with a sequence's history, all heads together.
+struct Growth {
+  int64_t row_tokens = 1;  // whole rows of so many tokens are held
+  int64_t row_bits = 0;
+  /// Where tokens differ, in place of row_bits: bits that a sequence's first 0, 1, … n tokens of
+  /// the span take, one vector a sequence.
+  std::vector<std::vector<int64_t>> sums = {};
+
+  /// The same from bits [B, n] of each token.
+  static Growth of_tokens(const at::Tensor& bits);
+
+  /// Bytes that so many tokens take. Beyond the sample a token takes what it took there on average.
+  int64_t bytes(int64_t sequence, int64_t tokens) const;
+};
+
+/// Sizes of one side's buffers, summed over its heads and, but for the growing ones, its sequences.
 struct SideBytes {
   bool quantized = false;
   int64_t sequences = 1;
   int64_t token_elements = 0;  // B·Hkv·d: elements one token adds
-  int64_t row_tokens = 1;      // tokens of one row of the params buffers
-  int64_t code_row = 0;        // bytes a token's codes take
-  int64_t param_row = 0;       // bytes of one row of params
-  int64_t scale_row = 0;       // bytes a token's scales take
-  /// Where tokens differ in that, in place of it: bits that the scales of a sequence's first 0, 1,
-  /// … n tokens of the span take, one vector a sequence.
-  std::vector<std::vector<int64_t>> scale_bits;
+  Growth codes, params, scales;
   int64_t captured_row = 0;  // bytes of a token in full precision
   int64_t center = 0;        // bytes of the centre, once a layer
   int64_t rotation = 0;      // bytes of rotations and codebooks

@@ -192,23 +192,22 @@ class PackedReadback final : public Readback {
     }
   }
 
-  SideBytes bytes(WhichSide side) const override {
+  SideBytes bytes(WhichSide side) override {
     const bool keys = side == WhichSide::key;
     const calibrate::PreparedSide& prepared = keys ? method_.key : method_.value;
     SideBytes bytes = captured_bytes(prepared, sample().k.sizes(), sample().dtype);
     if (prepared.passthrough) return bytes;
     const kernels::Format& format = packed_.format;
     const kernels::SideFormat& held = keys ? format.key : format.value;
-    const int64_t rows = sample().batch() * heads();
     const int64_t kinds = kernels::stores_zero(held) ? 2 : 1;
     const bool per_channel = held.axis == kernels::Axis::channel;
-    bytes.row_tokens = per_channel ? held.group : 1;
-    bytes.code_row = rows * dim() * held.bits / 8;
-    bytes.param_row =
-        rows * kinds * kernels::size_of(held.params) * (per_channel ? dim() : dim() / held.group);
+    const int64_t params = kinds * (per_channel ? dim() : dim() / held.group);
+    bytes.codes.row_bits = heads() * dim() * held.bits;
+    bytes.params = {.row_tokens = per_channel ? held.group : 1,
+                    .row_bits = heads() * params * kernels::size_of(held.params) * 8};
     if (keys && format.norm != kernels::Norm::none) {
-      const int64_t norms = format.norm == kernels::Norm::heads ? sample().batch() : rows;
-      bytes.scale_row = norms * kernels::size_of(format.norm_type);
+      const int64_t norms = format.norm == kernels::Norm::heads ? 1 : heads();
+      bytes.scales.row_bits = norms * kernels::size_of(format.norm_type) * 8;
     }
     return bytes;
   }

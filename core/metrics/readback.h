@@ -35,7 +35,7 @@ class Readback {
                       AttentionErrors& errors) = 0;
 
   /// Sizes of the rows of the buffers that encoding leaves.
-  virtual SideBytes bytes(WhichSide side) const = 0;
+  virtual SideBytes bytes(WhichSide side) = 0;
 
   /// Bytes that a cache of `tokens` tokens holds beside its rows.
   virtual int64_t padding(int64_t tokens) const = 0;

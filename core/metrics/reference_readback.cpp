@@ -23,14 +23,16 @@ class Side {
         bytes_(captured_bytes(prepared, captured.sizes(), sample.dtype)) {
     if (prepared.passthrough) return;
     count_ = schedule.windows().span_end() - begin_;
-    bytes_.row_tokens = transform::token_group(settings);
+    row_tokens_ = transform::token_group(settings);
     if (prepared.pre_rope) {
       data::PreRope found = data::keys_before_rope(sample);
       captured_ = found.keys;
       rope_ = std::move(found.rope);
     }
-    scales_ = prepared.transform.scales(span());
-    if (scales_.defined()) count_scale_bits();
+    // Where nothing is quantized, all tokens together tell what those of longer caches will take.
+    tokens_ = count_ > 0 ? captured_.narrow(2, begin_, count_) : captured_;
+    scales_ = prepared.transform.scales(tokens_);
+    code_bytes_ = at::zeros({tokens_.size(0), tokens_.size(2)}, at::kLong);
   }
 
   /// Heads that are transformed together are decoded together and kept until others are asked for.
@@ -47,43 +49,22 @@ class Side {
     return std::exchange(decoded_[index], Decoded{});
   }
 
-  SideBytes bytes() const {
-    SideBytes bytes = bytes_;
-    if (prepared_.passthrough) return bytes;
-    if (encoded_tokens_ > 0) {
-      // All heads and sequences were encoded, each `count_` tokens.
-      bytes.code_row = code_bytes_ / count_;
-      bytes.param_row = param_bytes_ / (count_ / bytes.row_tokens);
-      return bytes;
-    }
-    // Nothing was encoded: one row of zeros tells what caches will hold.
-    const at::Tensor row =
-        at::zeros({captured_.size(1), bytes.row_tokens, captured_.size(3)}, at::kFloat);
+  SideBytes bytes() {
+    if (prepared_.passthrough) return bytes_;
+    // One row of zeros has the size of every other, where data do not decide it.
+    const at::Tensor row = at::zeros({tokens_.size(1), row_tokens_, tokens_.size(3)}, at::kFloat);
     const quant::Encoded encoded = prepared_.codec->encode(row, prepared_.shared);
-    bytes.code_row = captured_.size(0) * encoded.code_bytes() / bytes.row_tokens;
-    bytes.param_row = captured_.size(0) * encoded.param_bytes();
-    return bytes;
+    bytes_.codes = encoded.token_bytes.defined()
+                       ? Growth::of_tokens(code_bytes() * 8)
+                       : Growth{.row_tokens = row_tokens_, .row_bits = encoded.code_bytes() * 8};
+    bytes_.params = {.row_tokens = row_tokens_, .row_bits = encoded.param_bytes() * 8};
+    if (scales_.defined()) {
+      bytes_.scales = Growth::of_tokens(prepared_.transform.token_scale().bits(scales_).sum(1));
+    }
+    return bytes_;
   }
 
  private:
-  at::Tensor span() const { return captured_.narrow(2, begin_, count_); }
-
-  void count_scale_bits() {
-    const at::Tensor bits = prepared_.transform.token_scale().bits(scales_).sum(1);  // [B, n]
-    if (bits.numel() == 0) return;
-    const bool alike = bits.eq(bits[0][0]).all().item<bool>();
-    if (alike && bits[0][0].item<int64_t>() % 8 == 0) {
-      bytes_.scale_row = captured_.size(0) * bits[0][0].item<int64_t>() / 8;
-      return;
-    }
-    for (int64_t b = 0; b < bits.size(0); ++b) {
-      const at::Tensor sums = bits[b].cumsum(0).contiguous();
-      std::vector<int64_t>& row = bytes_.scale_bits.emplace_back(1, 0);
-      row.insert(row.end(), sums.const_data_ptr<int64_t>(),
-                 sums.const_data_ptr<int64_t>() + sums.numel());
-    }
-  }
-
   void decode_heads(int64_t sequence, int64_t first_head, int64_t together) {
     decoded_.assign(static_cast<size_t>(together), Decoded{});
     for (Decoded& one : decoded_) {
@@ -93,30 +74,55 @@ class Side {
     // Groups are independent, so a stretch at a time gives the same numbers and keeps temporaries
     // within the cache.
     constexpr int64_t kStretch = 4096;
-    const int64_t rows = std::max<int64_t>(1, kStretch / (bytes_.row_tokens * together));
-    const int64_t stretch = bytes_.row_tokens * rows;
+    const int64_t rows = std::max<int64_t>(1, kStretch / (row_tokens_ * together));
+    const int64_t stretch = row_tokens_ * rows;
     for (int64_t first = 0; first < count_; first += stretch) {
       decode_stretch(sequence, first_head, together, first, std::min(stretch, count_ - first));
     }
   }
 
-  /// Tokens [first, first + n) of the span of heads [head, head + together).
-  void decode_stretch(int64_t sequence, int64_t head, int64_t together, int64_t first, int64_t n) {
-    const at::Tensor x = span()[sequence].narrow(0, head, together).narrow(1, first, n);
-    at::Tensor scale;
+  /// Some tokens of some heads, encoded.
+  struct Stretch {
+    at::Tensor scale, entering;
+    quant::Encoded encoded;
+  };
+
+  /// Tokens [first, first + n) of heads [head, head + together).
+  Stretch encode(int64_t sequence, int64_t head, int64_t together, int64_t first, int64_t n) {
+    Stretch made;
+    const at::Tensor x = tokens_[sequence].narrow(0, head, together).narrow(1, first, n);
     if (scales_.defined()) {
       const bool one = scales_.size(1) == 1;
-      scale = scales_[sequence].narrow(0, one ? 0 : head, one ? 1 : together);
-      scale = scale.narrow(1, first, n);
+      made.scale = scales_[sequence].narrow(0, one ? 0 : head, one ? 1 : together);
+      made.scale = made.scale.narrow(1, first, n);
     }
     at::Tensor shared;
     if (prepared_.shared.defined()) shared = prepared_.shared.narrow(0, head, together);
-    at::Tensor entering = prepared_.transform.forward(x, head, scale);
-    if (schedule_.protects()) entering = shielded(entering, sequence, first);
-    const quant::Encoded encoded = prepared_.codec->encode(entering, shared);
-    code_bytes_ += encoded.code_bytes();
-    param_bytes_ += encoded.param_bytes();
-    encoded_tokens_ += n;
+    made.entering = prepared_.transform.forward(x, head, made.scale);
+    if (schedule_.protects()) made.entering = shielded(made.entering, sequence, first);
+    made.encoded = prepared_.codec->encode(made.entering, shared);
+    if (made.encoded.token_bytes.defined()) {
+      code_bytes_[sequence].narrow(0, first, n) += made.encoded.token_bytes;
+      are_counted_ = true;
+    }
+    return made;
+  }
+
+  /// Bytes of each token's codes, int64 [B, n].
+  const at::Tensor& code_bytes() {
+    const int64_t together = prepared_.transform.heads();
+    if (are_counted_) return code_bytes_;
+    for (int64_t b = 0; b < tokens_.size(0); ++b) {
+      for (int64_t head = 0; head < tokens_.size(1); head += together) {
+        encode(b, head, together, 0, tokens_.size(2));
+      }
+    }
+    return code_bytes_;
+  }
+
+  /// Tokens [first, first + n) of the span of heads [head, head + together).
+  void decode_stretch(int64_t sequence, int64_t head, int64_t together, int64_t first, int64_t n) {
+    const auto [scale, entering, encoded] = encode(sequence, head, together, first, n);
     at::Tensor values = prepared_.transform.backward(prepared_.codec->decode(encoded), head, scale);
     if (prepared_.pre_rope) values = rope_.turned(values, begin_ + first);
     const at::Tensor norms = entering.to(at::kDouble).square_().sum(-1).sqrt_();
@@ -131,11 +137,12 @@ class Side {
   /// Tokens that are in the pool when their group is quantized, moved into the range of the others
   /// [heads, n, d]: they leave the group's parameters alone and get the nearest codes.
   at::Tensor shielded(const at::Tensor& entering, int64_t sequence, int64_t first) const {
-    const int64_t group = bytes_.row_tokens;
+    const int64_t group = row_tokens_;
     const int64_t n = entering.size(1);
+    if (group == 1) return entering;
     const at::Tensor out =
         schedule_.excluded(sequence).narrow(0, begin_ + first, n).view({n / group, group, 1});
-    if (group == 1 || !out.any().item<bool>()) return entering;
+    if (!out.any().item<bool>()) return entering;
     constexpr float kFar = std::numeric_limits<float>::infinity();
     const at::Tensor groups = entering.unflatten(1, {n / group, group});
     const at::Tensor low = groups.masked_fill(out, kFar).amin(2, true);
@@ -151,9 +158,12 @@ class Side {
   data::Rope rope_;
   int64_t begin_;
   int64_t count_ = 0;  // tokens of the span
-  at::Tensor scales_;
-  SideBytes bytes_;  // but for the rows that encoding fills
-  int64_t code_bytes_ = 0, param_bytes_ = 0, encoded_tokens_ = 0;
+  int64_t row_tokens_ = 1;
+  at::Tensor tokens_;  // those of the span; all where it is empty
+  at::Tensor scales_;  // of tokens_
+  SideBytes bytes_;    // but for what grows
+  at::Tensor code_bytes_;
+  bool are_counted_ = false;
   int64_t sequence_ = -1, first_head_ = -1;
   std::vector<Decoded> decoded_;  // of the heads from first_head_ on
 };
@@ -205,7 +215,7 @@ class ReferenceReadback final : public Readback {
     }
   }
 
-  SideBytes bytes(WhichSide side) const override {
+  SideBytes bytes(WhichSide side) override {
     return side == WhichSide::key ? key_.bytes() : value_.bytes();
   }
 

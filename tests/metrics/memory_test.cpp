@@ -213,3 +213,63 @@ TEST_CASE("D35 parts add up to bits per element", "[memory]") {
   CHECK(scalar(measured, "bits_per_element") ==
         Approx(8 * sum / (2.0 * 2 * 2 * 200 * 32)).epsilon(1e-14));
 }
+
+TEST_CASE("places of promoted channels are billed, however few", "[memory]") {
+  // Sinks of 32 and one page of 128 tokens, two sequences.
+  const data::Sample sample = cases::gaussian_sample({2, 2, 2, 170, 16, DType::bf16}, 540, {169});
+  const auto codes = [&](const char* id) {
+    return scalar(run(sample, recipe(id), {"memory"}), "bytes_codes");
+  };
+  const double pages = 2 * 2;
+  const double plain = codes("kivi_sink");
+  // Two channels, or four, of 128 tokens with 2 bits more, and a byte for each place.
+  CHECK(codes("kitty") == plain + pages * 2 * (128 * 2 / 8 + 1));
+  CHECK(codes("kitty_pro") == plain + pages * 4 * (128 * 2 / 8 + 1));
+}
+
+TEST_CASE("outliers are billed as the history's tokens have them", "[memory]") {
+  const cases::Shape shape{3, 2, 4, 90, 16, DType::bf16};
+  data::Sample sample = cases::with_more(cases::gaussian_sample(shape, 550, {89}), 551);
+  const data::Sample calibration = cases::with_more(cases::gaussian_sample(shape, 552), 553);
+  const method::Recipe kvquant = recipe("kvquant_nuq2");
+  const metrics::Measured measured = run(sample, kvquant, cases::kAll, &calibration);
+  // By counting: encode the history alone, sequence by sequence.
+  calibrate::CalibrationStore store{std::filesystem::path()};
+  const calibrate::Prepared made =
+      calibrate::prepare(kvquant, 2, 16, 0, 0, cases::calibration_of(calibration), store, {});
+  const auto held = [&](const calibrate::PreparedSide& side, const at::Tensor& tokens,
+                        const int64_t* range) {
+    double bytes = 0;
+    for (int64_t b = 0; b < 3; ++b) {
+      const at::Tensor history = tokens[b].narrow(1, range[0], range[1] - range[0]);
+      const at::Tensor entering = side.transform.forward(history, 0, {});
+      bytes += static_cast<double>(side.codec->encode(entering, side.shared).code_bytes());
+    }
+    return bytes;
+  };
+  CHECK(scalar(measured, "bytes_codes") == held(made.key, sample.more.k_pre(), measured.hist_key) +
+                                               held(made.value, sample.v, measured.hist_value));
+  // The same where only memory is measured.
+  const metrics::Measured alone = run(sample, kvquant, {"memory"}, &calibration);
+  for (const auto& [name, array] : alone.metrics) {
+    CAPTURE(name);
+    CHECK(scalar(measured, name) == scalar(alone, name));
+  }
+}
+
+TEST_CASE("samples too short to quantize tell what longer caches take", "[memory]") {
+  const cases::Shape shape{1, 2, 4, 4096, 32, DType::bf16};
+  const data::Sample all = cases::with_more(cases::gaussian_sample(shape, 560, {4095}), 561);
+  data::Sample few = cases::gaussian_sample({1, 2, 4, 20, 32, DType::bf16}, 560, {19});
+  few = cases::with_more(few, 561);
+  for (const char* id : {"kvquant_nuq2", "oscar_ots", "kitty"}) {
+    CAPTURE(id);
+    const Settings sinks = {{"window.sink", 24}};
+    const auto bits = [&](const data::Sample& sample) {
+      return scalar(run(sample, recipe(id, sinks), {"memory"}, &all), "bits_at_128k");
+    };
+    // Outliers of 20 tokens and of 4,096 are about as many; all else is the same.
+    const double rounding = id == std::string("kvquant_nuq2") ? 0.15 : 1e-12;
+    CHECK(bits(few) == Approx(bits(all)).epsilon(rounding));
+  }
+}
