@@ -96,11 +96,8 @@ std::optional<std::string> refused_side(const Settings& side, const std::string&
     return fmt::format("{}.rotate_heads {} has no kernel: a rotation is within a head", name,
                        get_int(side, "rotate_heads"));
   }
-  for (const char* key : {"rotate_block", "mix_tokens"}) {
-    const bool means_all = get_int(side, key) == 0;
-    const bool other = key == std::string("rotate_block") && get_text(side, "rotate") != "hadamard";
-    if (means_all || other) continue;
-    return fmt::format("{}.{} {} has no kernel", name, key, get_int(side, key));
+  if (get_int(side, "mix_tokens") != 0) {
+    return fmt::format("{}.mix_tokens {} has no kernel", name, get_int(side, "mix_tokens"));
   }
   const TokenScale scale = TokenScale::from(side);
   if (scale.kind == TokenScale::Kind::max_heads || scale.kind == TokenScale::Kind::mean_abs_heads) {

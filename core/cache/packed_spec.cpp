@@ -27,7 +27,8 @@ PackedSpec::Side PackedSpec::side_of(const Engine& engine, const Settings& setti
     return static_cast<const float*>(memory.get());
   };
   const at::Tensor& rotation = prepared.transform.rotation();
-  if (get_text(settings, "rotate") == "hadamard") {
+  // Blocks of a head are a matrix like any other.
+  if (get_text(settings, "rotate") == "hadamard" && get_int(settings, "rotate_block") == 0) {
     side.encode.rotation.kind = kernels::Rotation::Kind::hadamard;
   } else if (rotation.defined()) {
     side.encode.rotation.kind = kernels::Rotation::Kind::dense;

@@ -392,7 +392,10 @@ TEST_CASE("switches of single codes are refused where they cannot be had") {
     }
     return method::unsupported(recipe, head_dim).value_or("");
   };
-  CHECK(why("saw_int4", {{"key.rotate_block", 16}}).empty());
+  CHECK(get_int(method::preset("saw_int4").settings, "key.rotate_block") == 16);
+  CHECK(why("saw_int4", {{"key.rotate_block", 0}}).empty());
+  CHECK(why("saw_int4", {}, 24) ==
+        "key: a rotate_block of 16 channels does not divide the head dimension 24");
   CHECK(why("saw_int4", {{"key.rotate_block", 24}}) ==
         "key: a rotate_block of 24 channels does not divide the head dimension 128");
   CHECK(why("saw_int4", {{"key.rotate_block", 16}, {"key.rotate_heads", 2}})

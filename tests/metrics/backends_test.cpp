@@ -97,7 +97,7 @@ TEST_CASE("cpu and reference agree on every preset that has kernels", "[metrics]
 
 TEST_CASE("cpu and reference agree on sequences, flush rules and histories that are empty",
           "[metrics]") {
-  const auto index = GENERATE(range(0, 4));
+  const auto index = GENERATE(range(0, 5));
   const std::vector<std::pair<std::string, Settings>> all = {
       {"oscar_ots", {{"window.sink", 200}}},
       {"kivi", {{"window.recent", 32}, {"window.sink", 5}}},
@@ -105,6 +105,7 @@ TEST_CASE("cpu and reference agree on sequences, flush rules and histories that 
        {{"group", 32}, {"window.flush", "ring"}, {"window.recent", 5}, {"window.sink", 0}}},
       {"oscar_ots",
        {{"key.token_scale", "max_head"}, {"key.order", "scale_rotate"}, {"window.recent", 32}}},
+      {"oscar_ots", {{"key.rotate_block", 16}, {"value.rotate_block", 32}, {"window.recent", 32}}},
   };
   const auto& [id, edits] = all[static_cast<size_t>(index)];
   CAPTURE(id, index);
