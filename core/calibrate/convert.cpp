@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 
@@ -23,15 +24,16 @@ RotationSide& side_of(RotationLayer& layer, const std::string& side) {
   return side == "key" ? layer.key : layer.value;
 }
 
-bool is_there(const RotationSide& side) {
-  return side.rotation.defined() || side.center.defined() || !side.extra.empty();
-}
-
 at::ScalarType type_of(const ConvertOptions& options) {
   return options.dtype == "fp64"   ? at::kDouble
          : options.dtype == "fp16" ? at::kHalf
          : options.dtype == "bf16" ? at::kBFloat16
                                    : at::kFloat;
+}
+
+/// The same of a tensor beside rotation and centre: channels' numbers are exact in float64 alone.
+at::ScalarType type_of(const std::string& extra, const ConvertOptions& options) {
+  return extra == "order" ? at::kDouble : type_of(options);
 }
 
 /// One layer's place in a file, for messages.
@@ -85,13 +87,12 @@ at::Tensor checked_rotation(const at::Tensor& stored, const Place& place,
 void take(RotationSide& side, const std::string& name, const at::Tensor& tensor, const Place& place,
           std::vector<std::string>& notes) {
   if (name == "rotation") {
+    if (side.rotation.defined()) place.fail("is there twice");
     side.rotation = checked_rotation(tensor, place, notes);
     return;
   }
-  const bool whole = at::isfinite(tensor).all().item<bool>();
-  if (!whole) place.fail("holds NaN or infinite values");
   if (name == "center") {
-    if (tensor.dim() != 2) place.fail("must be [H, d]");
+    if (side.center.defined()) place.fail("is there twice");
     side.center = tensor.to(at::kFloat);
     return;
   }
@@ -100,23 +101,64 @@ void take(RotationSide& side, const std::string& name, const at::Tensor& tensor,
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   });
   if (name.empty() || !plain) place.fail("has a name that is not made of letters, digits and _");
-  side.extra[name] = tensor.to(at::kDouble);
+  if (!side.extra.emplace(name, tensor.to(at::kDouble)).second) place.fail("is there twice");
 }
 
+/// Members that are tensors wherever they are there.
+bool is_tensor_name(const std::string& name) {
+  static const std::array names = {"rotation", "center", "eigenvalues", "basis",
+                                   "order",    "clip",   "codebook"};
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// The text of a dict's entry; empty where there is none.
+std::string text_of(const Value& dict, const std::string& key) {
+  const Value* found = dict.find(key);
+  return found != nullptr ? found->text : "";
+}
+
+/// What a .pt rotates: as asked for, else as the file says (kvlab's own say it as `side`, those of
+/// OSCAR by their name and objective).
 std::string side_of_pt(const std::filesystem::path& path, const Value& file,
-                       const ConvertOptions& options) {
-  if (!options.side.empty()) return options.side;
+                       const ConvertOptions& options, std::vector<std::string>& notes) {
   const std::string name = path.filename().string();
-  if (name.starts_with("k_")) return "key";
-  if (name.starts_with("v_")) return "value";
-  const Value* objective = file.find("objective");
-  const std::string text = objective != nullptr ? objective->text : "";
-  if (text.starts_with("qqt") || text.starts_with("ktk")) return "key";
-  if (text.starts_with("sst") || text.starts_with("vtv")) return "value";
-  throw Error(
-      fmt::format("{}: neither its name (k_…, v_…) nor its objective '{}' says whether it "
-                  "rotates keys or values: add --side key or --side value",
-                  path.string(), readable(text)));
+  const std::string objective = text_of(file, "objective");
+  const auto begins = [](const std::string& text, std::initializer_list<const char*> with) {
+    return std::any_of(with.begin(), with.end(),
+                       [&](const char* one) { return text.starts_with(one); });
+  };
+  struct Sign {
+    std::string what, side;
+  };
+  std::vector<Sign> signs;
+  if (!options.side.empty()) signs.push_back({"--side", options.side});
+  const std::string own = text_of(file, "side");
+  if (own == "key" || own == "value") signs.push_back({"its side", own});
+  if (begins(name, {"k_"})) signs.push_back({"its name", "key"});
+  if (begins(name, {"v_"})) signs.push_back({"its name", "value"});
+  const std::string said = fmt::format("its objective '{}'", readable(objective));
+  if (begins(objective, {"qqt", "ktk"})) signs.push_back({said, "key"});
+  if (begins(objective, {"sst", "vtv"})) signs.push_back({said, "value"});
+  if (signs.empty()) {
+    throw Error(
+        fmt::format("{}: neither its name (k_…, v_…) nor its objective '{}' says whether it "
+                    "rotates keys or values: add --side key or --side value",
+                    path.string(), readable(objective)));
+  }
+  for (const Sign& sign : signs) {
+    if (sign.side == signs[0].side) continue;
+    notes.push_back(fmt::format("{}: taken for {}s, as {} says; {} says {}s", path.string(),
+                                signs[0].side, signs[0].what, sign.what, sign.side));
+  }
+  return signs[0].side;
+}
+
+/// A side whose tensors go together.
+void check_whole(const RotationSide& side, const std::filesystem::path& path,
+                 const std::string& prefix) {
+  if (const auto fault = fault_of(side)) {
+    throw Error(fmt::format("{}: {}{} {}", path.string(), prefix, fault->tensor, fault->what));
+  }
 }
 
 RotationFile read_pt(const std::filesystem::path& path, const ConvertOptions& options,
@@ -136,10 +178,10 @@ RotationFile read_pt(const std::filesystem::path& path, const ConvertOptions& op
   if (layers == nullptr || layers->kind != Value::Kind::dict || layers->members.empty()) {
     fail("holds no dict 'layers' with an entry a layer");
   }
-  const std::string side = side_of_pt(path, file, options);
-  const Value* objective = file.find("objective");
+  const std::string side = side_of_pt(path, file, options, notes);
   RotationFile result;
-  result.method = objective != nullptr ? objective->text : "";
+  result.method = text_of(file, "objective");
+  result.calibration = text_of(file, "calibration");
   for (const auto& [number, entry] : layers->members) {
     if (number.kind != Value::Kind::integer || number.integer < 0) {
       fail("has the layer " + number.describe() + ", expected a whole number");
@@ -157,10 +199,15 @@ RotationFile read_pt(const std::filesystem::path& path, const ConvertOptions& op
     if (result.layers.contains(number.integer)) place.fail("is there twice");
     RotationSide& target = side_of(result.layers[number.integer], side);
     for (const auto& [name, member] : entry.members) {
-      if (name.kind != Value::Kind::text || member.kind != Value::Kind::tensor) continue;
-      take(target, name.text, member.tensor, {path, place.name + "'s " + readable(name.text)},
-           notes);
+      if (name.kind != Value::Kind::text) continue;
+      const Place whose{path, place.name + "'s " + readable(name.text)};
+      if (member.kind == Value::Kind::tensor) {
+        take(target, name.text, member.tensor, whose, notes);
+      } else if (is_tensor_name(name.text)) {
+        whose.fail("is " + member.describe() + ", expected a tensor");
+      }
     }
+    check_whole(target, path, place.name + "'s ");
   }
   return result;
 }
@@ -197,13 +244,15 @@ void write_pt(const std::filesystem::path& path, const RotationFile& file,
         {Value::of("rotation"), in_type(alone ? from.rotation[0] : from.rotation)}};
     if (from.center.defined()) entry.push_back({Value::of("center"), in_type(from.center)});
     for (const auto& [name, tensor] : from.extra) {
-      entry.push_back({Value::of(name), in_type(tensor)});
+      entry.push_back({Value::of(name), Value::of(tensor.to(type_of(name, options)))});
     }
     layers.push_back({Value::of(number), Value::dict(std::move(entry))});
   }
   torch_file::write(
       path, Value::dict({{Value::of("format_version"), Value::of(int64_t{1})},
                          {Value::of("objective"), Value::of(file.method)},
+                         {Value::of("side"), Value::of(side)},
+                         {Value::of("calibration"), Value::of(file.calibration)},
                          {Value::of("source_grouping"), Value::of(per_head ? "head" : "layer")},
                          {Value::of("layers"), Value::dict(std::move(layers))}}));
 }
@@ -231,7 +280,9 @@ RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std
     const std::string side = after.starts_with(".key.")     ? "key"
                              : after.starts_with(".value.") ? "value"
                                                             : "";
-    if (number < 0 || side.empty()) place.fail("is not named layers.N.key.… or layers.N.value.…");
+    if (number < 0 || side.empty() || !name.starts_with(fmt::format("layers.{}.", number))) {
+      place.fail("is not named layers.N.key.… or layers.N.value.…");
+    }
     if (!entry.tensor.defined()) {
       place.fail("has type " + readable(entry.type) + ", expected F64, F32, F16, BF16 or I64");
     }
@@ -240,6 +291,10 @@ RotationFile read_safetensors(const std::filesystem::path& path, std::vector<std
          entry.tensor.clone(), place, notes);
   }
   if (result.layers.empty()) throw Error(path.string() + ": holds no tensor layers.N.key.rotation");
+  for (const auto& [number, layer] : result.layers) {
+    check_whole(layer.key, path, fmt::format("layers.{}.key.", number));
+    check_whole(layer.value, path, fmt::format("layers.{}.value.", number));
+  }
   return result;
 }
 
@@ -256,9 +311,12 @@ void write_safetensors(const std::filesystem::path& path, const RotationFile& fi
       };
       put("rotation", side->rotation);
       put("center", side->center);
-      for (const auto& [what, tensor] : side->extra) put(what, tensor);
+      for (const auto& [what, tensor] : side->extra) {
+        tensors[prefix + what] = tensor.to(type_of(what, options));
+      }
     }
   }
+  if (tensors.empty()) throw Error(fmt::format("there is nothing to write to {}", path.string()));
   data::write_safetensors(
       path, {{"format", kFormat}, {"method", file.method}, {"calibration", file.calibration}},
       tensors);
@@ -291,11 +349,19 @@ RotationFile mapped(const RotationFile& file, const ConvertOptions& options,
 
 RotationFile read_rotations(const std::filesystem::path& path, const ConvertOptions& options,
                             std::vector<std::string>& notes) {
-  const std::string suffix = path.extension().string();
-  if (suffix == ".pt") return mapped(read_pt(path, options, notes), options, path);
-  if (suffix == ".safetensors") return mapped(read_safetensors(path, notes), options, path);
-  if (suffix == ".h5") return mapped(read_rotation_file(path), options, path);
-  wrong_suffix(path);
+  const auto read = [&] {
+    const std::string suffix = path.extension().string();
+    if (suffix == ".pt") return read_pt(path, options, notes);
+    if (suffix == ".safetensors") return read_safetensors(path, notes);
+    if (suffix == ".h5") return read_rotation_file(path);
+    wrong_suffix(path);
+  };
+  const RotationFile file = read();
+  const bool holds = std::any_of(file.layers.begin(), file.layers.end(), [](const auto& one) {
+    return is_there(one.second.key) || is_there(one.second.value);
+  });
+  if (!holds) throw Error(fmt::format("{}: holds nothing that was learned", path.string()));
+  return mapped(file, options, path);
 }
 
 void write_rotations(const std::filesystem::path& path, const RotationFile& file,
@@ -326,10 +392,12 @@ void check_model(const RotationFile& file, int64_t kv_heads, int64_t head_dim,
             fmt::format("layer {}: the {} is [{}], the model has {} KV heads of {} channels",
                         number, what, fmt::join(x.sizes().vec(), ", "), kv_heads, head_dim));
       };
-      const at::Tensor& r = side->rotation;
-      if (r.defined() && (r.size(1) != head_dim || (r.size(0) != 1 && r.size(0) != kv_heads))) {
-        wrong("rotation", r);
-      }
+      const auto fits = [&](const at::Tensor& r) {
+        return r.size(1) == head_dim && (r.size(0) == 1 || r.size(0) == kv_heads);
+      };
+      if (side->rotation.defined() && !fits(side->rotation)) wrong("rotation", side->rotation);
+      const auto basis = side->extra.find("basis");
+      if (basis != side->extra.end() && !fits(basis->second)) wrong("basis", basis->second);
       if (side->center.defined() && side->center.sizes() != at::IntArrayRef({kv_heads, head_dim})) {
         wrong("centre", side->center);
       }

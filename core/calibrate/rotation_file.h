@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace kvlab::calibrate {
@@ -14,6 +15,20 @@ struct RotationSide {
   at::Tensor center;                        // float32 [Hkv, d]
   std::map<std::string, at::Tensor> extra;  // what else was kept: losses, kept heads
 };
+
+/// Whether a side holds anything.
+bool is_there(const RotationSide& side);
+
+/// What is wrong with a side, and with which of its tensors.
+struct RotationFault {
+  std::string tensor;  // "rotation", "center", …
+  std::string what;    // a sentence's end, behind its name
+};
+
+/// NaN or infinite values, shapes that are not those of the format or of the side's other tensors,
+/// a rotation that is not orthogonal to 1e-3, a basis without an inverse, an order that is no
+/// permutation.
+std::optional<RotationFault> fault_of(const RotationSide& side);
 
 /// One layer of it.
 struct RotationLayer {
@@ -28,8 +43,8 @@ struct RotationFile {
   std::map<int64_t, RotationLayer> layers;
 };
 
-/// Reads a whole file. Throws Error where it is no kvlab.rotation/1 file, shapes do not fit, a
-/// rotation is not orthogonal to 1e-3, or the contents are not those of the checksum that
+/// Reads a whole file. Throws Error where it is no kvlab.rotation/1 file, a side has a fault
+/// (fault_of), or the contents are not those of the checksum that
 /// write_rotation_file left; files of other programs need none.
 RotationFile read_rotation_file(const std::filesystem::path& path);
 

@@ -248,7 +248,14 @@ class Machine {
     // Index of the last element, and how many there are: strides of 0 could make a few bytes a
     // tensor of any size. A number that no storage can have stops them before they overflow.
     const bool empty = std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
-    if (empty) return Value::of(at::empty({0}, parts[0].type));
+    if (empty) {
+      // Its shape is for messages; one whose other sizes are beyond any tensor has none.
+      constexpr int64_t kMost = int64_t{1} << 16;
+      const bool small =
+          std::all_of(sizes.begin(), sizes.end(), [](int64_t n) { return n < kMost; });
+      const bool plain = small && sizes.size() <= 3;
+      return Value::of(at::empty(plain ? sizes : std::vector<int64_t>{0}, parts[0].type));
+    }
     int64_t last = offset.integer, count = 1;
     if (last >= held) fail("a tensor is larger than its storage");
     for (size_t i = 0; i < sizes.size(); ++i) {

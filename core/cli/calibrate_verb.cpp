@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "base/output_file.h"
 #include "calibrate/prepare.h"
 #include "calibrate/rotation_file.h"
@@ -11,6 +13,7 @@
 #include "config/calibration_check.h"
 #include "data/capture.h"
 #include "method/recipe.h"
+#include "quant/parts.h"
 #include "run/describe.h"
 
 namespace kvlab::cli {
@@ -37,6 +40,32 @@ config::DatasetInfo described(const std::string& capture) {
   return info;
 }
 
+/// What a side's calibration learned, each under its name in the format.
+calibrate::RotationSide learned(const calibrate::PreparedSide& from, const Settings& settings) {
+  calibrate::RotationSide made{
+      .rotation = from.stored_rotation, .center = from.transform.center(), .extra = {}};
+  if (from.passthrough) return made;
+  // No rotation, so no reader may take it for one.
+  if (from.is_basis) made.extra["basis"] = std::exchange(made.rotation, at::Tensor());
+  if (from.order.defined()) made.extra["order"] = from.order.to(at::kDouble);
+  const Settings codec = below(settings, "codec.");
+  if (quant::learns_codebook(codec)) made.extra["codebook"] = from.shared;
+  if (quant::clip_is_calibrated(codec)) made.extra["clip"] = from.shared;
+  return made;
+}
+
+/// `rotate: file:PATH` takes rotations and centres; a file may hold more, for whoever reads it.
+std::vector<std::string> not_taken(const calibrate::RotationFile& file) {
+  std::set<std::string> names;
+  for (const auto& [number, layer] : file.layers) {
+    for (const calibrate::RotationSide* side : {&layer.key, &layer.value}) {
+      for (const auto& [name, tensor] : side->extra) names.insert(name);
+      if (side->center.defined() && !side->rotation.defined()) names.insert("center");
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
 void execute(const Arguments& arguments) {
   check_output(arguments.out, calibrate::kRotationSchema);
   const method::Recipe& preset = method::preset(arguments.id);
@@ -57,19 +86,22 @@ void execute(const Arguments& arguments) {
                              /*allow_nonfinite=*/false, &warnings));
     };
     const calibrate::CalibrationSample sample{.load = load, .content = info.content};
+    const method::Recipe recipe = method::on_layer(preset, layer);
     const calibrate::Prepared prepared =
-        calibrate::prepare(method::on_layer(preset, layer), info.kv_heads, info.head_dim, layer,
+        calibrate::prepare(recipe, info.kv_heads, info.head_dim, layer,
                            /*seed=*/0, sample, store, [](int64_t, int64_t) {});
-    const auto side = [](const calibrate::PreparedSide& from) {
-      calibrate::RotationSide made{
-          .rotation = from.stored_rotation, .center = from.transform.center(), .extra = {}};
-      // No rotation, so no reader may take it for one.
-      if (from.is_basis) made.extra["basis"] = std::exchange(made.rotation, at::Tensor());
-      if (from.order.defined()) made.extra["order"] = from.order.to(at::kDouble);
-      return made;
-    };
-    file.layers[layer] = {side(prepared.key), side(prepared.value)};
+    file.layers[layer] = {learned(prepared.key, recipe.side("key")),
+                          learned(prepared.value, recipe.side("value"))};
+    for (const std::string& note : prepared.notes) {
+      fmt::print(stderr, "kvlab: warning: layer {}: {}\n", layer, note);
+    }
     fmt::print(stderr, "layer {} done\n", layer);
+  }
+  if (const std::vector<std::string> names = not_taken(file); !names.empty()) {
+    fmt::print(stderr,
+               "kvlab: warning: rotate: file:{} takes rotations with their centres; {} in it: for "
+               "other programs, {} itself learns it anew in each run\n",
+               arguments.out, join(names), preset.id);
   }
   calibrate::write_rotation_file(arguments.out, file);
   fmt::print("{}: {} layers for {}\n", arguments.out, file.layers.size(), preset.id);

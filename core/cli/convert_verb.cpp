@@ -45,8 +45,8 @@ void add(const calibrate::RotationFile& from, const std::string& path,
     calibrate::RotationLayer& target = all.layers[number];
     const auto take = [&, layer_number = number](const calibrate::RotationSide& side,
                                                  calibrate::RotationSide& into, const char* name) {
-      if (!side.rotation.defined() && side.extra.empty() && !side.center.defined()) return;
-      if (into.rotation.defined()) {
+      if (!calibrate::is_there(side)) return;
+      if (calibrate::is_there(into)) {
         throw Error(fmt::format("{}: the {} side of layer {} is in another file too", path, name,
                                 layer_number));
       }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "calibrate/rotation_file.h"
 #include "cli/verbs.h"
 #include "data/capture_info.h"
 #include "report/inspect.h"
@@ -24,6 +25,14 @@ void execute(const Arguments& arguments, Exit& result) {
     if (inspection.schema == "kvlab.capture/1") {
       try {
         data::describe_capture(arguments.file);
+      } catch (const Error& error) {
+        inspection.problems.emplace_back(error.what());
+      }
+    }
+    // What one dataset shows is told already; here is what several show together.
+    if (inspection.schema == calibrate::kRotationSchema && inspection.problems.empty()) {
+      try {
+        calibrate::read_rotation_file(arguments.file);
       } catch (const Error& error) {
         inspection.problems.emplace_back(error.what());
       }

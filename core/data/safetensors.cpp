@@ -14,6 +14,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -121,8 +122,23 @@ Safetensors Safetensors::open(const std::filesystem::path& path) {
   }
   char* data = static_cast<char*>(mapping->bytes) + kPrefix + header;
   const uint64_t room = mapping->size - kPrefix - header;
-  const json head = json::parse(data - header, data, nullptr, /*allow_exceptions=*/false);
+  // JSON's readers keep the last of equal names, each its own way.
+  std::vector<std::set<std::string>> open_objects;
+  std::string twice;
+  const auto watch = [&](int, json::parse_event_t event, const json& parsed) {
+    if (event == json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == json::parse_event_t::key) {
+      const auto name = parsed.get<std::string>();
+      if (!open_objects.back().insert(name).second) twice = name;
+    }
+    return true;
+  };
+  const json head = json::parse(data - header, data, watch, /*allow_exceptions=*/false);
   if (!head.is_object()) fail(path, "its header is no JSON object");
+  if (!twice.empty()) {
+    fail(path, fmt::format("its header has the name '{}' twice", readable(twice)));
+  }
   Safetensors result;
   std::vector<std::pair<uint64_t, uint64_t>> places;
   for (const auto& [name, value] : head.items()) {

@@ -196,7 +196,9 @@ std::string inspection_text(const Inspection& inspection) {
     text += heading_of(group) + '\n' + datasets_text(group.datasets);
   }
   if (!inspection.is_verified) return text;
-  text += fmt::format("verified: {} {} checked, {} problem{}\n", inspection.checked_values,
+  // Nothing was looked at, nothing is known.
+  text += inspection.checked_values == 0 ? "not verified: " : "verified: ";
+  text += fmt::format("{} {} checked, {} problem{}\n", inspection.checked_values,
                       inspection.schema.starts_with("kvlab.results/") ? "checksums" : "values",
                       inspection.problems.size(), inspection.problems.size() == 1 ? "" : "s");
   for (const std::string& problem : inspection.problems) text += "  " + problem + '\n';

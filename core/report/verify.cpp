@@ -113,7 +113,7 @@ void check_rotation(const h5::File& file, const std::string& path, const Dataset
                     Inspection* inspection) {
   constexpr double kTolerance = 1e-3;
   const Sizes& shape = dataset.shape;
-  if (shape.size() != 3 || shape[1] != shape[2]) {
+  if (shape.size() != 3 || shape[1] != shape[2] || product(shape) == 0) {
     inspection->problems.push_back(path + ": expected a rotation [H or 1, d, d]");
     return;
   }
@@ -181,6 +181,9 @@ void verify(Inspection* inspection) {
     verify_cells(file, inspection);
   } else {
     verify_values(file, inspection);
+    if (inspection->checked_values == 0 && inspection->problems.empty()) {
+      inspection->problems.push_back(inspection->file + ": holds no values");
+    }
   }
 }
 

@@ -118,6 +118,30 @@ def test_a_converted_rotation_is_what_a_method_uses(kvlab: Kvlab) -> None:
     np.testing.assert_allclose(found @ found.transpose(0, 2, 1), np.eye(DIM)[None].repeat(2, 0), atol=1e-9)
 
 
+def test_a_pt_of_ours_says_which_side_it_holds(kvlab: Kvlab) -> None:
+    """Written under any name it comes back without a hint, with what it was made from."""
+    torch.save(zoo({0: 1}), kvlab.folder / "k_r.pt")
+    torch.save(zoo({0: 2}, "sst"), kvlab.folder / "v_r.pt")
+    kvlab.ok("convert", "k_r.pt", "v_r.pt", "r.h5")
+    with h5py.File(kvlab.folder / "r.h5", "r+") as file:
+        del file.attrs["sha256"]
+        file.attrs["method"] = "oscar_cov"
+        file.attrs["calibration"] = "abc"
+    for side in ("key", "value"):
+        kvlab.ok("convert", "r.h5", f"{side}.pt", "--side", side)
+        assert kvlab.ok("convert", f"{side}.pt", f"{side}.h5").err == ""
+        with h5py.File(kvlab.folder / f"{side}.h5") as file:
+            assert list(file["layer_000"]) == [side] and file.attrs["calibration"] == "abc"
+
+
+def test_signs_that_contradict_each_other_are_told(kvlab: Kvlab) -> None:
+    torch.save(zoo({0: 1}, "sst_r_h_pbr"), kvlab.folder / "k_r.pt")
+    said = kvlab.ok("convert", "k_r.pt", "r.h5").err
+    assert "taken for keys, as its name says; its objective 'sst_r_h_pbr' says values" in said
+    said = kvlab.ok("convert", "k_r.pt", "v.h5", "--side", "value").err
+    assert "taken for values, as --side says; its name says keys" in said
+
+
 class Attack:
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return exec, ("open('ran', 'w').close()",)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -193,6 +194,20 @@ SAFETENSORS: dict[str, tuple[bytes, str]] = {
     "negative layer": (tensors({"layers.-1.key.rotation": entry(0, 256)}), "is not named layers.N.key"),
     "metadata": (tensors({"__metadata__": {"format": 3}, KEY: entry(0, 256)}), "no object of texts"),
     "nothing": (tensors({}), "holds no tensor"),
+    "centre of other channels": (tensors({KEY: entry(0, 256), "layers.0.key.center": entry(256, 288, shape=[1, 8]) |
+                                          {"shape": [2, 4]}}), r"layers.0.key.center has shape .2, 4., expected .H, d."),
+    "eigenvalues of other channels": (tensors({KEY: entry(0, 256), "layers.0.key.eigenvalues": entry(256, 268, shape=[3])}),
+                                      r"layers.0.key.eigenvalues has shape .3."),
+    "basis without an inverse": (tensors({"layers.0.key.basis": entry(0, 256, shape=[1, DIM, DIM])}, bytes(256)),
+                                 "layers.0.key.basis has no inverse"),
+    "basis and rotation": (tensors({KEY: entry(0, 256), "layers.0.key.basis": entry(256, 512, shape=[1, DIM, DIM])}),
+                           "layers.0.key.basis stands beside a rotation"),
+    "order": (tensors({"layers.0.key.order": entry(0, 32, shape=[8])}, np.array([0, 1, 2, 3, 4, 5, 6, 6], "f4").tobytes()),
+              "layers.0.key.order is no order of channels"),
+    "one layer by two names": (tensors({KEY: entry(0, 256), "layers.00.key.rotation": entry(256, 512)}),
+                               "'layers.00.key.rotation' is not named layers.N.key"),
+    "a name twice": (tensors(json.dumps({KEY: entry(0, 256)})[:-1].encode() + b", " +
+                             json.dumps({KEY: entry(256, 512)})[1:].encode()), f"has the name '{KEY}' twice"),
 }
 
 
@@ -201,6 +216,54 @@ def test_hostile_safetensors_are_refused(kvlab: Kvlab, name: str) -> None:
     data, says = SAFETENSORS[name]
     (kvlab.folder / "bad.safetensors").write_bytes(data)
     refused(kvlab, "bad.safetensors", says)
+
+
+def test_an_empty_rotation_is_named_by_its_shape(kvlab: Kvlab) -> None:
+    torch.save({"layers": {0: {"rotation": torch.empty(0, 0)}}}, kvlab.folder / "k_bad.pt")
+    refused(kvlab, "k_bad.pt", r"layer 0's rotation has shape .0, 0., expected")
+
+
+PARTS: dict[str, tuple[dict[str, Any], str]] = {
+    "centre of other channels": ({"center": torch.zeros(2, DIM + 1)}, r"layer 0's center has shape .2, 9."),
+    "eigenvalues of other channels": ({"eigenvalues": torch.zeros(3)}, r"layer 0's eigenvalues has shape .3."),
+    "a text for a centre": ({"center": "x"}, "layer 0's center is the text 'x', expected a tensor"),
+    "an infinite centre": ({"center": torch.full((2, DIM), torch.inf)}, "layer 0's center holds NaN or infinite values"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_that_do_not_go_with_the_rotation_are_refused(kvlab: Kvlab, name: str) -> None:
+    more, says = PARTS[name]
+    torch.save({"layers": {0: {"rotation": torch.eye(DIM)} | more}}, kvlab.folder / "k_bad.pt")
+    refused(kvlab, "k_bad.pt", says)
+
+
+def write_h5(path: Path, **tensors: np.ndarray) -> None:
+    """A rotation file of another program: without a checksum."""
+    with h5py.File(path, "w") as file:
+        file.attrs["schema"] = "kvlab.rotation/1"
+        for name, values in tensors.items():
+            file[f"layer_000/key/{name}"] = values
+
+
+H5: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "no heads": ({"rotation": np.zeros((0, DIM, DIM))}, r"/layer_000/key/rotation: .*\[0, 8, 8\]|expected a rotation"),
+    "centre": ({"rotation": np.eye(DIM)[None], "center": np.zeros((2, DIM + 1))}, r"center has shape \[2, 9\]"),
+    "eigenvalues": ({"rotation": np.eye(DIM)[None], "eigenvalues": np.zeros(3)}, r"eigenvalues has shape \[3\]"),
+    "basis": ({"basis": np.zeros((1, DIM, DIM))}, "the basis has no inverse"),
+    "both": ({"rotation": np.eye(DIM)[None], "basis": np.eye(DIM)[None]}, "the basis stands beside a rotation"),
+    "order": ({"order": np.zeros(DIM)}, "the order is no order of channels"),
+}
+
+
+@pytest.mark.parametrize("name", H5)
+def test_hdf5_rotations_are_checked_by_convert_and_inspect(kvlab: Kvlab, name: str) -> None:
+    parts, says = H5[name]
+    write_h5(kvlab.folder / "bad.h5", **parts)
+    message = kvlab.refused("convert", "bad.h5", "out.safetensors").err
+    assert re.search(says, message) and "at::" not in message, message
+    outcome = kvlab("inspect", "bad.h5", "--verify")
+    assert outcome.code == 1 and re.search(says, outcome.out), outcome.out
 
 
 def test_every_cut_of_a_file_is_refused_or_read(kvlab: Kvlab) -> None:
