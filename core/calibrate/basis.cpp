@@ -1,7 +1,10 @@
 #include "calibrate/basis.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
+#include "base/error.h"
 #include "calibrate/covariance.h"
 
 namespace kvlab::calibrate {
@@ -42,6 +45,12 @@ Basis query_pca(const at::Tensor& query, const at::Tensor& covariance) {
 }
 
 Basis balanced_basis(const at::Tensor& hessian, const at::Tensor& moment, double damping) {
+  for (const auto& [what, x] :
+       {std::pair{"the loss (queries, or w_o)", &hessian}, std::pair{"the data", &moment}}) {
+    if (trace_of(*x).gt(0).all().item<bool>()) continue;
+    throw Error(
+        fmt::format("basis: balanced: {} of some KV head is zero in the calibration set", what));
+  }
   const at::Tensor lower = at::linalg_cholesky(damped(hessian, damping));
   const at::Tensor middle = lower.transpose(-1, -2).matmul(damped(moment, damping)).matmul(lower);
   const auto [values, ignored] = at::linalg_eigh(symmetric(middle));

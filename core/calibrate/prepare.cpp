@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/code_version.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -332,7 +335,7 @@ Rotation rotation_of(const Context& context, const Settings& side, Which which,
 
 /// A file's rotation and, where it has one, centre.
 void take_file(const Context& context, const std::string& path, Which which, at::Tensor& center,
-               Rotation& rotation) {
+               Rotation& rotation, std::vector<std::string>& notes) {
   const RotationFile file = read_rotation_file(path);
   const auto found = file.layers.find(context.layer);
   if (found == file.layers.end()) {
@@ -352,6 +355,8 @@ void take_file(const Context& context, const std::string& path, Which which, at:
   }
   rotation = {side.rotation, true};
   if (!side.center.defined()) return;
+  notes.push_back(fmt::format("{}: the centre of {} is subtracted, whatever center says",
+                              name_of(which), path));
   if (side.center.sizes() != at::IntArrayRef({context.kv_heads, context.head_dim})) {
     throw Error(
         fmt::format("{}: the centre of layer {} is [{}], the data has {} KV heads of {} channels",
@@ -393,7 +398,9 @@ at::Tensor entering_values(const Context& context, const PreparedSide& side,
   });
 }
 
-/// The squared loss gradients of these values, likewise; undefined where the set has none.
+/// The squared loss gradients of these values, likewise, but for a factor: a power of two that
+/// keeps squares of the largest and the smallest gradients within float32. Undefined where the set
+/// has none.
 at::Tensor loss_weights(const Context& context, const PreparedSide& side, const Settings& settings,
                         Which which) {
   const data::Sample& sample = context.sample("weights of the loss");
@@ -405,9 +412,13 @@ at::Tensor loss_weights(const Context& context, const PreparedSide& side, const 
   } catch (const Unsupported&) {
     return {};
   }
+  gradient = gradient.to(at::kFloat);
+  const auto largest = gradient.abs().max().item<double>();
+  constexpr int kMost = 126;  // so that the factor is a float32
+  if (largest > 0) gradient = gradient * std::exp2(-std::clamp(std::ilogb(largest), -kMost, kMost));
   const at::Tensor tokens = context.tokens(settings, which, "weights of the loss");
   // RoPE is a rotation: the gradient before it is the one after it, turned back.
-  if (before_rope(settings)) gradient = sample.more.rope().turned_back(gradient.to(at::kFloat));
+  if (before_rope(settings)) gradient = sample.more.rope().turned_back(gradient);
   return over_heads(
       side, tokens, [&](int64_t b, int64_t first, int64_t heads, const at::Tensor& scale) {
         return side.transform.gradient(gradient[b].narrow(0, first, heads), first, scale).square_();
@@ -484,12 +495,20 @@ at::Tensor codebook_of(const Context& context, const Settings& side, Which which
     const at::Tensor x = entering_values(context, made, side, which, "a calibrated codebook");
     RotationSide tensors;
     tensors.extra["codebook"] = quant::learn_codebook(codec, x, weight, context.progress);
-    tensors.extra["weighted"] = at::full({1}, weight.defined() ? 1.0 : 0.0, at::kDouble);
+    // Of a codec that weighs values: 1 by gradients, 0 there are none, -1 they are zeros alone.
+    const double weighted = !weight.defined() ? 0.0 : weight.any().item<bool>() ? 1.0 : -1.0;
+    tensors.extra["weighted"] = at::full({1}, weighted, at::kDouble);
     return tensors;
   });
-  if (quant::weighs_values(codec) && learned.extra.at("weighted").item<double>() == 0.0) {
-    prepared.notes.push_back(fmt::format("{}: k-means is unweighted, the calibration set has no {}",
-                                         name, which == Which::key ? "grad_k" : "grad_v"));
+  const auto weighted = learned.extra.at("weighted").item<double>();
+  if (quant::weighs_values(codec) && weighted <= 0.0) {
+    const char* gradient = which == Which::key ? "grad_k" : "grad_v";
+    prepared.notes.push_back(
+        weighted == 0.0
+            ? fmt::format("{}: k-means is unweighted, the calibration set has no {}", name,
+                          gradient)
+            : fmt::format("{}: k-means is unweighted, {} of the calibration set is zero", name,
+                          gradient));
   }
   return learned.extra.at("codebook").to(at::kFloat);
 }
@@ -501,6 +520,15 @@ at::Tensor sketch_matrix(const Context& context, Which which) {
   return transform::random_orthogonal(context.head_dim, stream)
       .unsqueeze(0)
       .expand({context.kv_heads, -1, -1});
+}
+
+/// Nothing that was learned may hold NaN or infinite values: metrics would, without a reason.
+void require_finite(const at::Tensor& learned, const char* what, Which which, int64_t layer) {
+  if (!learned.defined() || at::isfinite(learned).all().item<bool>()) return;
+  throw Error(fmt::format(
+      "layer {}: the calibration set gives {}s a {} with NaN or infinite values: are its queries, "
+      "keys or values zeros alone?",
+      layer, name_of(which), what));
 }
 
 PreparedSide prepare_side(const Context& context, Which which, Prepared& prepared) {
@@ -515,7 +543,7 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
   Rotation rotation;
   const std::string rotate = get_text(side, "rotate");
   if (rotate.starts_with("file:")) {
-    take_file(context, rotate.substr(5), which, center, rotation);
+    take_file(context, rotate.substr(5), which, center, rotation, prepared.notes);
   } else {
     rotation = rotation_of(context, side, which, prepared);
   }
@@ -523,6 +551,9 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
     round_rotation(side, rotation);
   }
   const transform::Linear linear = linear_of(context, side, which, center, rotation, result);
+  require_finite(center, "centre", which, context.layer);
+  require_finite(linear.matrix, "rotation or basis", which, context.layer);
+  require_finite(linear.inverse, "inverse basis", which, context.layer);
   result.transform =
       transform::Transform(center, linear, transform::TokenScale::from(side), context.kv_heads);
   result.codec = quant::make_codec(codec, context.head_dim);
@@ -538,6 +569,7 @@ PreparedSide prepare_side(const Context& context, Which which, Prepared& prepare
     result.shared = codebook_of(context, side, which, result, prepared);
     result.shared_bytes += result.shared.numel() * 4;
   }
+  require_finite(result.shared, "codebook or threshold", which, context.layer);
   return result;
 }
 

@@ -38,12 +38,18 @@ constexpr size_t kMostRows = 200'000;
 
 constexpr const char* kRotationSchema = "kvlab.rotation/1";
 
+struct RotationSource {
+  std::string hash;         // of the file
+  std::string calibration;  // of what it was learned from, as it says
+};
+
 /// A method at a sweep point on one layer and head size.
 struct Resolved {
   method::Recipe recipe;
   json canonical;
   Settings requested;
   json rotations = json::object();
+  std::map<std::string, std::string> learned_from;  // rotation file to the hash that it names
   std::optional<std::string> unsupported;
   std::vector<std::string> notes;
   bool needs_calibration = false;
@@ -201,26 +207,32 @@ class Planner {
     }
     for (const std::string& side : method::kSides) {
       if (const auto path = method::rotation_file(result.recipe, side)) {
-        result.rotations[side] = rotation_hash(*path, use.mark);
+        const RotationSource& source = rotation_source(*path, use.mark);
+        result.rotations[side] = source.hash;
+        result.learned_from[*path] = source.calibration;
       }
     }
     return resolved_.emplace(key, std::move(result)).first->second;
   }
 
-  /// The hash of a rotation file; a problem at `mark` where it is none.
-  const std::string& rotation_hash(const std::string& path, const Mark& mark) {
-    const auto found = hashes_.find(path);
-    if (found != hashes_.end()) return found->second;
+  /// What is known of a rotation file; a problem at `mark` where it is none.
+  const RotationSource& rotation_source(const std::string& path, const Mark& mark) {
+    const auto found = rotation_files_.find(path);
+    if (found != rotation_files_.end()) return found->second;
+    RotationSource source;
     try {
-      const auto schema = h5::File::open(path).attribute_or<std::string>("/", "schema", "");
+      const h5::File file = h5::File::open(path);
+      const auto schema = file.attribute_or<std::string>("/", "schema", "");
       if (schema != kRotationSchema) {
         problem(mark, fmt::format("{} is no rotation file: expected schema {}, found '{}'", path,
                                   kRotationSchema, schema));
       }
+      source.calibration = file.attribute_or<std::string>("/", "calibration", "");
     } catch (const Error& error) {
       problem(mark, error.what());
     }
-    return hashes_.emplace(path, sha256_file(path)).first->second;
+    source.hash = sha256_file(path);
+    return rotation_files_.emplace(path, std::move(source)).first->second;
   }
 
   /// The rows of one sweep point: one a seed, or one where the seed is not used.
@@ -268,6 +280,10 @@ class Planner {
     const MethodUse& use = experiment_.methods[place.method];
     decide(place, resolved, cell);
     if (cell.state == CellState::run) check_calibration(use, inputs, resolved, cell);
+    for (const auto& [path, calibration] : resolved.learned_from) {
+      if (calibration.empty() || calibration != inputs.info.content) continue;
+      cell.warnings.push_back(path + " was calibrated on the evaluation set");
+    }
     if (passes_float32(cell.recipe, inputs.info)) {
       cell.warnings.push_back("a passthrough side reports 32 bits: the data is float32");
     }
@@ -439,7 +455,7 @@ class Planner {
   std::set<size_t> met_exclusions_;  // that some row is left out by
   std::set<std::pair<size_t, ptrdiff_t>>
       met_layers_;  // methods with layer rules that hold somewhere
-  std::map<std::string, std::string> hashes_;
+  std::map<std::string, RotationSource> rotation_files_;
   std::map<std::tuple<const DatasetInfo*, const DatasetInfo*, int64_t>, std::string> overlaps_;
   std::map<std::string, size_t> cells_;
   std::vector<size_t> datasets_of_cells_;

@@ -24,6 +24,14 @@ at::ScalarType scalar_type(DType type) {
   return at::kFloat;
 }
 
+/// Of a matrix.
+Nonfinite nonfinite_of(const at::Tensor& x) {
+  const at::Tensor wrong = at::isfinite(x).logical_not().nonzero();
+  Nonfinite found{wrong.size(0), {}};
+  if (found.count > 0) found.first = {wrong[0][0].item<int64_t>(), wrong[0][1].item<int64_t>()};
+  return found;
+}
+
 /// What one call of load_capture reads from.
 struct Source {
   h5::File file;
@@ -61,12 +69,7 @@ struct Source {
     at::Tensor tensor = at::empty(shape, scalar_type(type));
     file.read_slice_raw(dataset, {0, 0}, shape, tensor.mutable_data_ptr());
     tensor = tensor.to(at::kFloat);
-    const at::Tensor wrong = at::isfinite(tensor).logical_not().nonzero();
-    Nonfinite found{wrong.size(0), {}};
-    if (found.count > 0) {
-      found.first = {wrong[0][0].item<int64_t>(), wrong[0][1].item<int64_t>()};
-    }
-    report(dataset, found);
+    report(dataset, nonfinite_of(tensor));
     return tensor;
   }
 };
@@ -151,9 +154,9 @@ Sample::More more_of(const std::filesystem::path& path, const std::string& group
     const Source source = open(&unheard);
     require(source, "/hidden_absmax", {info.batch, all}, "massive activations cannot be found");
     const std::vector<float> values = source.file.read<float>(source.group + "/hidden_absmax");
-    return at::tensor(values, at::kFloat)
-        .reshape({info.batch, all})
-        .narrow(1, info.first_token, info.tokens);
+    const at::Tensor whole = at::tensor(values, at::kFloat).reshape({info.batch, all});
+    source.report(source.group + "/hidden_absmax", nonfinite_of(whole));
+    return whole.narrow(1, info.first_token, info.tokens);
   };
   more.every_query = [open, info, tokens] {
     std::vector<std::string> unheard;
@@ -221,6 +224,7 @@ Sample load_capture(const std::filesystem::path& path, int64_t layer, const Prob
   sample.positions = at::tensor(positions, at::kLong);
   sample.dtype = info.dtype;
   sample.layer = layer;
+  sample.file = path.string();
   sample.more = more_of(path, source.group, allow_nonfinite, info, token_rows(info, stretch));
   return sample;
 }

@@ -35,9 +35,9 @@ void check(const Sample& sample, const PreRope& found) {
   }
   if (apart <= tolerance(sample.dtype) * largest) return;
   throw Error(fmt::format(
-      "layer {}: RoPE turns k_pre into keys that are off k by up to {:.3g} (largest key {:.3g}): "
+      "{}layer {}: RoPE turns k_pre into keys that are off k by up to {:.3g} (largest key {:.3g}): "
       "rope_theta, rope_scaling or rope_layout is wrong",
-      sample.layer, apart, largest));
+      sample.file.empty() ? "" : sample.file + ": ", sample.layer, apart, largest));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <functional>
+#include <string>
 
 #include "base/dtype.h"
 #include "data/rope.h"
@@ -19,6 +20,7 @@ struct Sample {
   at::Tensor w_o;        // [D, Hq·d], undefined where there is none
   DType dtype = DType::fp32;
   int64_t layer = 0;
+  std::string file = {};  // that it was read from, for messages; empty: drawn
 
   /// What only some methods ask for, read when they do. Each throws Unsupported with the reason
   /// where the source does not have it.

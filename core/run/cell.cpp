@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <new>
 
 #include "base/code_version.h"
@@ -20,6 +21,26 @@ void keep_tensors(const calibrate::PreparedSide& side, const std::string& name,
                   store::CellResult& result) {
   if (side.stored_rotation.defined()) result.rotation[name] = array_of(side.stored_rotation);
   if (side.transform.center().defined()) result.center[name] = array_of(side.transform.center());
+}
+
+/// Metrics that cannot be told, of data that are finite, because of what was calibrated.
+/// `nonfinite` is zero otherwise; outputs exist for every probe.
+void require_metrics(const config::Cell& cell, const store::CellResult& result) {
+  const bool learned = !cell.calibration.empty() || method::rotation_file(cell.recipe, "key") ||
+                       method::rotation_file(cell.recipe, "value");
+  if (!learned || cell.dataset.allow_nonfinite) return;
+  const auto fails = [&](const char* name, const auto& wrong) {
+    const auto found = result.scalars.find(name);
+    if (found == result.scalars.end() || !wrong(found->second)) return;
+    throw Error(
+        fmt::format("{} is {}: the calibration set makes the method decode values that are "
+                    "NaN or infinite",
+                    name, found->second));
+  };
+  fails("nonfinite", [](double count) { return count > 0; });
+  for (const char* name : {"logit_mse", "attn_kl", "out_rel"}) {
+    fails(name, [](double value) { return std::isnan(value); });
+  }
 }
 
 void measure_sample(const config::Cell& cell, Samples& samples,
@@ -43,6 +64,7 @@ void measure_sample(const config::Cell& cell, Samples& samples,
     result.metrics[name] = array_of(tensor);
     result.scalars[name] = metrics::scalar_of(name, tensor);
   }
+  require_metrics(cell, result);
   for (const auto& [name, tensor] : measured.blocks) result.blocks[name] = array_of(tensor);
   for (const auto& [name, tensor] : measured.samples) result.samples[name] = array_of(tensor);
   for (const auto& [name, tensor] : measured.tokens) result.tokens[name] = array_of(tensor);

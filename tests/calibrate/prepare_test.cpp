@@ -405,13 +405,14 @@ TEST_CASE("loss gradients of the calibration set weigh the signposts", "[prepare
   CHECK(signposts(plain)[0].item<float>() < -0.5f);
   CHECK(signposts(made)[0].item<float>() > -0.1f);
 
-  // Signs of gradients do not matter, gradients of zero weigh nothing.
+  // Signs of gradients and their unit do not matter, gradients of zero weigh nothing.
   data::Sample flat = bare;
-  flat.more.grad_k = [turned] { return -turned; };
+  flat.more.grad_k = [turned] { return turned * -std::exp2(90.0); };
   flat.more.grad_v = [&bare] { return at::zeros_like(bare.v); };
   const Prepared same = prepared(method, &flat);
-  CHECK(same.notes.empty());
-  CHECK(at::allclose(signposts(same), signposts(made), 0, 1e-6));
+  REQUIRE(same.notes.size() == 1);
+  CHECK(same.notes[0] == "value: k-means is unweighted, grad_v of the calibration set is zero");
+  CHECK(signposts(same).equal(signposts(made)));
   CHECK(at::allclose(same.value.shared, plain.value.shared, 0, 1e-6));
 }
 

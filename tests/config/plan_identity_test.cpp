@@ -56,6 +56,14 @@ TEST_CASE_METHOD(Fixture, "D47: a rotation's content is part of the cell, its pl
   write("r.h5", "two");
   CHECK(id("r.h5").id != first.id);
 
+  // Learned from the evaluation set, it says so in the row.
+  CHECK(id("r.h5").warnings.empty());
+  h5::File file = h5::File::edit(folder.path() / "r.h5");
+  file.set_attribute("/", "calibration", std::string_view(sha256("eval.h5")));
+  file.close();
+  CHECK(id("r.h5").warnings == std::vector<std::string>{(folder.path() / "r.h5").string() +
+                                                        " was calibrated on the evaluation set"});
+
   folder.write("text.h5", "no rotation");
   const std::string method = "methods: [{use: quarot, set: {key.rotate: 'file:text.h5'}}]\n";
   CHECK(mistakes(kCapture + method) == std::vector<std::string>{"text.h5: not an HDF5 file"});
