@@ -25,7 +25,11 @@ using nlohmann::json;
 /// What a method looks at beside queries, keys and values: "calibration, k_pre".
 std::string capture_needs(const method::Recipe& recipe) {
   std::vector<std::string> needs;
-  if (method::needs_calibration(recipe)) needs.emplace_back("calibration");
+  if (method::needs_calibration(recipe)) {
+    // The loss of values is that of the output matrix.
+    const bool by_output = get_text(recipe.settings, "value.basis") == "balanced";
+    needs.emplace_back(by_output ? "calibration with w_o" : "calibration");
+  }
   if (get_text(recipe.settings, "key.space") == "pre_rope") needs.emplace_back("k_pre");
   if (get_text(recipe.settings, "protect.kind") == "massive") needs.emplace_back("hidden_absmax");
   if (get_text(recipe.settings, "evict.kind") == "heavy_hitter") needs.emplace_back("all queries");
@@ -45,17 +49,16 @@ json methods() {
                          settings["grid"].get<std::string>());
     };
     const bool packed = !cache::packed_refusal(recipe.settings, 128, DType::bf16);
-    list.push_back(
-        {{"name", id},
-         {"title", recipe.title},
-         {"keys", codec("key")},
-         {"values", codec("value")},
-         {"published_bits",
-          recipe.source.published_bits ? json(*recipe.source.published_bits) : json("-")},
-         {"backends", packed ? "reference, cpu, cuda" : "reference"},
-         {"needs_calibration", method::needs_calibration(recipe)},
-         {"needs", capture_needs(recipe)},
-         {"paper", recipe.source.paper}});
+    list.push_back({{"name", id},
+                    {"title", recipe.title},
+                    {"keys", codec("key")},
+                    {"values", codec("value")},
+                    {"published_bits",
+                     recipe.source.published_bits ? json(*recipe.source.published_bits) : json()},
+                    {"backends", packed ? "reference, cpu, cuda" : "reference"},
+                    {"needs_calibration", method::needs_calibration(recipe)},
+                    {"needs", capture_needs(recipe)},
+                    {"paper", recipe.source.paper}});
   }
   return list;
 }
@@ -140,20 +143,27 @@ json components() {
 }
 
 std::string cell_text(const json& value) {
+  if (value.is_null()) return "-";
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// Columns as wide as their widest entry (in bytes: the names are ASCII, help comes last), in the
-/// order first seen.
+/// A heading, and columns as wide as their widest entry (in bytes: the names are ASCII, help comes
+/// last), in the order first seen.
 void print_text(const json& list, const std::vector<std::string>& columns) {
-  std::vector<size_t> widths(columns.size(), 0);
+  std::vector<size_t> widths;
+  json lines = json::array({json::object()});
+  for (const std::string& column : columns) {
+    widths.push_back(column.size());
+    lines[0][column] = column;
+  }
+  lines.insert(lines.end(), list.begin(), list.end());
   for (const json& item : list) {
     for (size_t i = 0; i + 1 < columns.size(); ++i) {
       widths[i] = std::max(widths[i], cell_text(item.value(columns[i], json(""))).size());
     }
   }
-  for (const json& item : list) {
+  for (const json& item : lines) {
     std::string line;
     for (size_t i = 0; i < columns.size(); ++i) {
       line += fmt::format("{:<{}}  ", cell_text(item.value(columns[i], json(""))), widths[i]);

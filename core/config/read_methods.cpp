@@ -123,8 +123,12 @@ class MethodReader {
                               value.get<std::string>().starts_with(method::kFilePrefix);
       if (!names_file) continue;
       const std::string path = value.get<std::string>().substr(method::kFilePrefix.size());
-      value = method::kFilePrefix +
-              resolve_path(path, reading_.folder, node, reading_.problems).string();
+      yaml::Problems problems;
+      value = method::kFilePrefix + resolve_path(path, reading_.folder, node, problems).string();
+      for (Problem& problem : problems) {
+        problem.message = key + ": " + problem.message;
+        reading_.problems.push_back(std::move(problem));
+      }
     }
     for (method::LayerRule& rule : recipe.layers) resolve_files(rule.recipe, node);
   }

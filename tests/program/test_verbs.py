@@ -103,6 +103,7 @@ def test_list(what: str, kvlab: Kvlab) -> None:
     items = json.loads(kvlab.ok("list", what, "--json").out)
     text = kvlab.ok("list", what).out
     assert items and all(item["name"] in text for item in items)
+    assert text.split()[0] == "name"  # a heading
     if what == "methods":
         assert [item["name"] for item in items][:len(PRESETS)] == PRESETS  # methods of later parts stand behind them
     if what == "metrics":
