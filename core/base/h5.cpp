@@ -117,6 +117,16 @@ namespace {
 
 using Path = std::filesystem::path;
 
+/// Pipes and devices may never end, and HDF5 looks at the end first.
+void refuse_special(const Path& path) {
+  std::error_code error;
+  const auto kind = std::filesystem::status(path, error).type();
+  using Type = std::filesystem::file_type;
+  if (kind != Type::fifo && kind != Type::character && kind != Type::block && kind != Type::socket)
+    return;
+  throw Error(fmt::format("{}: is a pipe or a device, not a file", path.string()));
+}
+
 hid_t open_existing(const Path& path, const Path& shown, unsigned flags) {
   const Handle access = access_properties();
   const hid_t id = H5Fopen(path.c_str(), flags, access);
@@ -128,6 +138,7 @@ hid_t open_existing(const Path& path, const Path& shown, unsigned flags) {
 
 File File::open(const std::filesystem::path& path) {
   Lock lock;
+  refuse_special(path);
   probe(path);
   return File(open_existing(path, path, H5F_ACC_RDONLY), path);
 }

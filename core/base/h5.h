@@ -49,7 +49,8 @@ struct Object {
   bool has_attributes = false;
 };
 
-/// The elements of a dataset in this machine's byte order, in C order, without conversion.
+/// The elements of a dataset in this machine's byte order, in C order, without conversion; texts as
+/// LENGTH:TEXT, one after the other.
 struct Raw {
   Info info;
   std::string bytes;

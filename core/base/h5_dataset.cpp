@@ -98,6 +98,20 @@ bool is_number(hid_t type) {
   return kind == H5T_FLOAT || kind == H5T_INTEGER;
 }
 
+std::vector<std::string> texts_of(hid_t opened, const std::filesystem::path& file,
+                                  const std::string& dataset) {
+  const Handle type(H5Dget_type(opened), &H5Tclose);
+  const Handle space(H5Dget_space(opened), &H5Sclose);
+  std::vector<std::string> texts;
+  const auto read = [&](hid_t t, void* buffer) {
+    return H5Dread(opened, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer);
+  };
+  if (!read_strings(type, space, read, &texts)) {
+    throw Error(fmt::format("{}: {} cannot be read: the file is damaged", file.string(), dataset));
+  }
+  return texts;
+}
+
 /// Reads a block into `out`; a message where that fails.
 std::string read_block(hid_t dataset, hid_t memory_type, const std::vector<int64_t>& start,
                        const std::vector<int64_t>& count, void* out) {
@@ -184,6 +198,12 @@ Raw File::read_raw(const std::string& dataset) const {
   if (!opened.ok()) fail_to_open(dataset);
   const Handle type(H5Dget_type(opened), &H5Tclose);
   Raw raw{info_of(opened), {}};
+  if (raw.info.element.kind == Element::Kind::text) {
+    for (const std::string& text : texts_of(opened, path_, dataset)) {
+      raw.bytes += fmt::format("{}:{}", text.size(), text);
+    }
+    return raw;
+  }
   if (!is_number(type)) {
     throw Error(fmt::format("{}: {} should hold numbers, found {}", path_.string(), dataset,
                             raw.info.element.name()));
@@ -207,19 +227,11 @@ std::vector<std::string> File::read_texts(const std::string& dataset) const {
   const Handle opened = open_dataset(id_, dataset);
   if (!opened.ok()) fail_to_open(dataset);
   const Handle type(H5Dget_type(opened), &H5Tclose);
-  const Handle space(H5Dget_space(opened), &H5Sclose);
   if (H5Tget_class(type) != H5T_STRING) {
     throw Error(fmt::format("{}: {} should hold strings, found {}", path_.string(), dataset,
                             element_of(type).name()));
   }
-  std::vector<std::string> texts;
-  const auto read = [&](hid_t t, void* buffer) {
-    return H5Dread(opened, t, H5S_ALL, H5S_ALL, H5P_DEFAULT, buffer);
-  };
-  if (!read_strings(type, space, read, &texts)) {
-    fail(dataset, "cannot be read: the file is damaged");
-  }
-  return texts;
+  return texts_of(opened, path_, dataset);
 }
 
 template <class T>

@@ -39,13 +39,8 @@ std::string attribute_digest(const File& file, const std::string& object, const 
 }
 
 std::string dataset_digest(const File& file, const std::string& path) {
-  const Info info = file.info(path);
-  if (info.element.kind == Element::Kind::text) {
-    std::string bytes = heading("", info);
-    add_texts(file.read_texts(path), &bytes);
-    return sha256(bytes);
-  }
-  return sha256(heading("", info) + file.read_raw(path).bytes);
+  const Raw raw = file.read_raw(path);
+  return sha256(heading("", raw.info) + raw.bytes);
 }
 
 }  // namespace

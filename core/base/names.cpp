@@ -44,15 +44,6 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   return best;
 }
 
-std::vector<std::string> by_distance(std::string_view word, std::vector<std::string> candidates) {
-  const std::string wanted = lower(word);
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [&](const std::string& a, const std::string& b) {
-                     return edit_distance(wanted, lower(a)) < edit_distance(wanted, lower(b));
-                   });
-  return candidates;
-}
-
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
   const std::string near = nearest(word, candidates);
   return near.empty() ? "" : " (did you mean '" + near + "'?)";
@@ -62,8 +53,24 @@ std::string counted(int64_t count, std::string_view noun) {
   return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
+bool has_control(std::string_view text) {
+  return std::any_of(text.begin(), text.end(),
+                     [](unsigned char c) { return (c != '\0' && c < ' ') || c == 0x7F; });
+}
+
 void add_once(std::vector<std::string>* words, const std::string& word) {
   if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
+}
+
+std::string few(const std::vector<std::string>& words) {
+  constexpr size_t kShown = 6;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(words.size(), kShown); ++i) {
+    const bool has_comma = words[i].find(',') != std::string::npos;
+    shown.push_back(has_comma ? "'" + words[i] + "'" : words[i]);
+  }
+  if (words.size() <= kShown) return join(shown);
+  return join(shown) + " and " + std::to_string(words.size() - kShown) + " more";
 }
 
 std::string join(const std::vector<std::string>& words, std::string_view separator) {

@@ -24,10 +24,18 @@ fs::path nearest_folder(const fs::path& file) {
 
 }  // namespace
 
-void check_output(const fs::path& out, std::string_view schema) {
+void check_names_file(const fs::path& out) {
   if (out.empty() || !out.has_filename()) {
     throw Error(fmt::format("the output '{}' names no file to write", out.string()));
   }
+  std::error_code ignored;
+  if (fs::is_directory(out, ignored)) {
+    throw Error(fmt::format("{}: is a folder; name a file", out.string()));
+  }
+}
+
+void check_output(const fs::path& out, std::string_view schema) {
+  check_names_file(out);
   const fs::path target = behind_links(out);
   const fs::path folder = nearest_folder(target);
   // The system is asked to write a file and to enter the folder: a file in place of a folder fails.
@@ -37,9 +45,6 @@ void check_output(const fs::path& out, std::string_view schema) {
   }
   std::error_code ignored;
   if (!fs::exists(target, ignored)) return;
-  if (fs::is_directory(target, ignored)) {
-    throw Error(fmt::format("{}: is a folder; name a file", out.string()));
-  }
   if (schema.empty()) {
     throw Error(
         fmt::format("{}: is there already; remove it or choose another name", out.string()));

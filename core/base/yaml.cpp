@@ -259,11 +259,17 @@ std::string read_file(const std::filesystem::path& path, Problems& problems) {
     wrong = error ? "cannot be read: " + error.message() : "no such file";
   } else if (std::filesystem::is_directory(path, error)) {
     wrong = "is a folder, not a file";
+  } else if (!std::filesystem::is_regular_file(path, error)) {
+    wrong = "is a pipe or a device, not a file";
   }
-  std::ifstream in(path, std::ios::binary);
-  if (wrong.empty() && !in) wrong = fmt::format("cannot be read: {}", std::strerror(errno));
   if (!wrong.empty()) {
     problems.push_back({path.string(), 0, 0, wrong});
+    return {};
+  }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) {
+    problems.push_back(
+        {path.string(), 0, 0, fmt::format("cannot be read: {}", std::strerror(errno))});
     return {};
   }
   return {std::istreambuf_iterator<char>(in), {}};
@@ -360,13 +366,10 @@ std::optional<int64_t> read_int(const Node& node, const std::string& what, Probl
 }
 
 std::string hint(const std::string& word, const std::vector<std::string>& valid) {
-  constexpr size_t kMost = 20, kFew = 8;
-  std::string near = did_you_mean(word, valid);
-  if (!near.empty() || valid.empty()) return near;
-  if (valid.size() <= kMost) return " (valid: " + join(valid) + ")";
-  std::vector<std::string> nearest = by_distance(word, valid);
-  nearest.resize(kFew);
-  return fmt::format(" (valid: {} and {} more)", join(nearest), valid.size() - kFew);
+  constexpr size_t kMost = 20;
+  const std::string near = did_you_mean(word, valid);
+  if (!near.empty() || valid.empty() || valid.size() > kMost) return near;
+  return " (valid: " + join(valid) + ")";
 }
 
 Fields::Fields(const Node& node, std::string what, Problems& problems)

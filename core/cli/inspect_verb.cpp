@@ -21,7 +21,6 @@ struct Arguments {
 void execute(const Arguments& arguments, Exit& result) {
   report::Inspection inspection = report::inspect(arguments.file);
   if (arguments.verify) {
-    report::verify(&inspection);
     if (inspection.schema == "kvlab.capture/1") {
       try {
         data::describe_capture(arguments.file);
@@ -29,6 +28,7 @@ void execute(const Arguments& arguments, Exit& result) {
         inspection.problems.emplace_back(error.what());
       }
     }
+    report::verify(&inspection);
     // What one dataset shows is told already; here is what several show together.
     if (inspection.schema == calibrate::kRotationSchema && inspection.problems.empty()) {
       try {

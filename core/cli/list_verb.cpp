@@ -148,28 +148,53 @@ std::string cell_text(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+/// The text in lines of at most so many bytes, broken after commas.
+std::vector<std::string> wrapped(const std::string& text, size_t width) {
+  std::vector<std::string> lines(1);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t comma = text.find(", ", begin);
+    const size_t end = comma == std::string::npos ? text.size() : comma + 2;
+    const std::string word = text.substr(begin, end - begin);
+    if (!lines.back().empty() && lines.back().size() + word.size() > width) lines.emplace_back();
+    lines.back() += word;
+    begin = end;
+  }
+  return lines;
+}
+
 /// A heading, and columns as wide as their widest entry (in bytes: the names are ASCII, help comes
-/// last), in the order first seen.
+/// last), in the order first seen. Long lists go over several lines; the last column is as long as
+/// it is.
 void print_text(const json& list, const std::vector<std::string>& columns) {
-  std::vector<size_t> widths;
-  json lines = json::array({json::object()});
-  for (const std::string& column : columns) {
-    widths.push_back(column.size());
-    lines[0][column] = column;
-  }
-  lines.insert(lines.end(), list.begin(), list.end());
-  for (const json& item : list) {
-    for (size_t i = 0; i + 1 < columns.size(); ++i) {
-      widths[i] = std::max(widths[i], cell_text(item.value(columns[i], json(""))).size());
-    }
-  }
-  for (const json& item : lines) {
-    std::string line;
+  constexpr size_t kWidest = 60;
+  std::vector<size_t> widths(columns.size(), 0);
+  std::vector<std::vector<std::vector<std::string>>> entries;  // item, column, line
+  json rows = json::array({json::object()});
+  for (const std::string& column : columns) rows[0][column] = column;
+  rows.insert(rows.end(), list.begin(), list.end());
+  for (const json& item : rows) {
+    entries.emplace_back();
     for (size_t i = 0; i < columns.size(); ++i) {
-      line += fmt::format("{:<{}}  ", cell_text(item.value(columns[i], json(""))), widths[i]);
+      const bool is_last = i + 1 == columns.size();
+      entries.back().push_back(wrapped(cell_text(item.value(columns[i], json(""))),
+                                       is_last ? std::string::npos : kWidest));
+      if (is_last) continue;
+      for (const std::string& line : entries.back().back()) {
+        widths[i] = std::max(widths[i], line.size());
+      }
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", line);
+  }
+  for (const auto& entry : entries) {
+    size_t height = 0;
+    for (const auto& lines : entry) height = std::max(height, lines.size());
+    for (size_t row = 0; row < height; ++row) {
+      std::string line;
+      for (size_t i = 0; i < columns.size(); ++i) {
+        line += fmt::format("{:<{}}  ", row < entry[i].size() ? entry[i][row] : "", widths[i]);
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      fmt::print("{}\n", line);
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/names.h"
+#include "base/output_file.h"
 #include "base/utf8.h"
 #include "cli/progress.h"
 #include "cli/verbs.h"
@@ -28,11 +29,20 @@ namespace {
 
 std::atomic<bool> stop_asked{false};
 
+/// What goes on where an interrupted run stopped. With --rerun the same command starts over.
+std::atomic<bool> is_rerun{false};
+constexpr std::string_view kGoesOn = "the same command goes on from here";
+constexpr std::string_view kGoesOnWithoutRerun =
+    "the same command without --rerun goes on from here";
+std::string_view how_to_go_on() { return is_rerun ? kGoesOnWithoutRerun : kGoesOn; }
+
 /// The first signal asks for an orderly end, the second leaves at once.
 extern "C" void on_signal(int) {
   if (!stop_asked.exchange(true)) return;
-  constexpr std::string_view text = "\nkvlab: left at once; the same command goes on from here\n";
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+  for (const std::string_view text :
+       {std::string_view("\nkvlab: left at once; "), how_to_go_on(), std::string_view("\n")}) {
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, text.data(), text.size());
+  }
   std::_Exit(Exit::interrupted);
 }
 
@@ -40,6 +50,7 @@ struct RunArguments {
   std::string file;
   std::vector<std::string> edits;
   std::string out, backend, shard;
+  bool has_out = false;
   int64_t jobs = 0;
   std::vector<std::string> only;
   bool dry_run = false, rerun = false, no_progress = false, json = false;
@@ -136,6 +147,7 @@ void print_outcome(const run::Outcome& outcome, const std::filesystem::path& out
                                 {"excluded", outcome.excluded},
                                 {"left", outcome.left},
                                 {"interrupted", outcome.interrupted},
+                                {"reasons", outcome.reasons},
                                 {"seconds", seconds}};
     fmt::print("{}\n", json_text(all, 2));
     return;
@@ -150,7 +162,15 @@ void print_outcome(const run::Outcome& outcome, const std::filesystem::path& out
   also(outcome.excluded, "excluded");
   also(outcome.left, "left to do");
   fmt::print("{} in {}: {}\n", text, duration(seconds), output.string());
-  if (outcome.interrupted) fmt::print("interrupted; the same command goes on from here\n");
+  if (outcome.interrupted) fmt::print("interrupted; {}\n", how_to_go_on());
+}
+
+/// Why nothing came out of a run, a line a reason.
+void print_why_nothing_ran(const run::Outcome& outcome) {
+  fmt::print(stderr, "kvlab: nothing could run:\n");
+  for (const auto& [reason, cells] : outcome.reasons) {
+    fmt::print(stderr, "kvlab: {} {}\n", counted(cells, "cell"), reason);
+  }
 }
 
 /// What was asked for is done where something came out of it; a shard may be left with cells that
@@ -165,8 +185,9 @@ void execute(const RunArguments& arguments, Exit& result) {
   const auto begin = std::chrono::steady_clock::now();
   std::vector<std::string> edits = arguments.edits;
   if (!arguments.backend.empty()) edits.push_back("backend=" + arguments.backend);
-  config::Experiment experiment = config::load(arguments.file, edits);
-  if (!arguments.out.empty()) experiment.output = arguments.out;
+  config::Experiment experiment = run::load(arguments.file, edits);
+  if (arguments.has_out) experiment.output = arguments.out;
+  check_names_file(experiment.output);  // before anything is made
   const config::Plan plan = plan_of(experiment);
   run::Options options;
   options.jobs = arguments.jobs;
@@ -179,6 +200,7 @@ void execute(const RunArguments& arguments, Exit& result) {
     return;
   }
 
+  is_rerun = arguments.rerun;
   std::signal(SIGINT, on_signal);
   std::signal(SIGTERM, on_signal);
   run::Outcome outcome;
@@ -196,6 +218,7 @@ void execute(const RunArguments& arguments, Exit& result) {
   }
   if (!outcome.broken.empty()) fmt::print(stderr, "kvlab: {}\n", outcome.broken);
   result.code = exit_code(outcome, options);
+  if (result.code == Exit::wrong_input) print_why_nothing_ran(outcome);
 }
 
 }  // namespace
@@ -207,7 +230,8 @@ void add_run(CLI::App& app, Exit& result) {
   verb->add_option("--set", arguments->edits, "KEY=VALUE: edit the experiment; VALUE is YAML")
       ->take_all()
       ->allow_extra_args(false);
-  verb->add_option("--out", arguments->out, "results file in place of the experiment's `output`");
+  CLI::Option* out = verb->add_option("--out", arguments->out,
+                                      "results file in place of the experiment's `output`");
   verb->add_option("--backend", arguments->backend, "reference, cpu or cuda");
   verb->add_option("--jobs", arguments->jobs, "cells computed at a time (default: one a core)")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
@@ -224,7 +248,10 @@ void add_run(CLI::App& app, Exit& result) {
   verb->footer(
       "Example: kvlab run experiments/demo.yaml --only kivi --set probes.count=32\n"
       "A second run continues where an interrupted one stopped.");
-  verb->callback([arguments, &result] { execute(*arguments, result); });
+  verb->callback([arguments, out, &result] {
+    arguments->has_out = out->count() > 0;
+    execute(*arguments, result);
+  });
 }
 
 void add_validate(CLI::App& app, Exit&) {
@@ -237,7 +264,7 @@ void add_validate(CLI::App& app, Exit&) {
       ->allow_extra_args(false);
   verb->footer("Example: kvlab validate experiments/demo.yaml");
   verb->callback([arguments] {
-    const config::Experiment experiment = config::load(arguments->file, arguments->edits);
+    const config::Experiment experiment = run::load(arguments->file, arguments->edits);
     const config::Plan plan = plan_of(experiment);
     fmt::print("{}: valid, {}, {}\n", arguments->file, counted(std::ssize(plan.cells), "cell"),
                counted(std::ssize(plan.rows), "row"));

@@ -141,7 +141,8 @@ class Includer {
   void add(const Node& name, Node& merged) {
     const size_t before = problems_.size();
     const std::string text = yaml::read_text(name, "include", problems_).value_or("");
-    const fs::path path = text.empty() ? "" : resolve_path(text, folder_, name, problems_);
+    const bool is_text = problems_.size() == before;
+    const fs::path path = is_text ? resolve_path(text, folder_, name, problems_) : fs::path();
     if (problems_.size() > before) {
       complete_ = false;
       return;
@@ -167,6 +168,24 @@ class Includer {
   bool complete_ = true;
 };
 
+/// The command that makes a file of the repository's own data; empty for any other.
+std::string maker_of(const std::string& path) {
+  static const std::pair<const char*, const char*> makers[] = {
+      {"models/smollm2", "prepare_model.py --out models/smollm2"},
+      {"datasets/smollm2/passages/", "prepare_demo.py --out datasets/smollm2 --passages"},
+      {"datasets/smollm2/long/", "prepare_demo.py --out datasets/smollm2 --long"},
+      {"datasets/smollm2/calibration.h5", "prepare_demo.py --out datasets/smollm2"},
+      {"datasets/smollm2/eval_austen.h5", "prepare_demo.py --out datasets/smollm2"},
+      {"datasets/smollm2/eval_jargon.h5", "prepare_demo.py --out datasets/smollm2"},
+  };
+  for (const auto& [part, maker] : makers) {
+    if (path.find(part) != std::string::npos) {
+      return fmt::format("; python datasets/{} makes it", maker);
+    }
+  }
+  return "";
+}
+
 /// Lines and columns within a command-line value mean nothing to the reader.
 void clear_places(Node& node) {
   node.line = node.column = 0;
@@ -185,6 +204,12 @@ void apply_edit(const std::string& edit, Node& root, Problems& problems) {
   }
   const std::string key = edit.substr(0, equals);
   const std::string where = "--set " + key;
+  if (key == "include" || key.starts_with("include.")) {
+    problems.push_back({where, 0, 0,
+                        "files are included by the experiment file alone: write a file that "
+                        "includes both, later keys win"});
+    return;
+  }
   Problems mistakes;
   Node value = yaml::parse(edit.substr(equals + 1), where, mistakes);
   for (Problem& problem : mistakes) problem.line = problem.column = 0;
@@ -218,6 +243,10 @@ std::optional<std::string> assign(Node& node, const std::string& path, Node valu
 
 fs::path resolve_path(const std::string& path, const fs::path& folder, const Node& node,
                       Problems& problems) {
+  if (path.empty()) {
+    yaml::report(problems, node, "a file must be named, found ''");
+    return {};
+  }
   std::vector<fs::path> places = {fs::absolute(folder / path).lexically_normal()};
   if (fs::path(path).is_relative()) {
     for (const fs::path& other :
@@ -232,7 +261,9 @@ fs::path resolve_path(const std::string& path, const fs::path& folder, const Nod
     if (fs::exists(place, ignored)) return place;
     looked += (looked.empty() ? "" : ", ") + place.string();
   }
-  yaml::report(problems, node, fmt::format("'{}': no such file (looked for {})", path, looked));
+  yaml::report(problems, node,
+               fmt::format("'{}': no such file (looked for {}){}", path, looked,
+                           maker_of(places.front().string())));
   return places.front();
 }
 

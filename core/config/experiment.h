@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ struct MethodUse {
   std::string label;
   method::Recipe recipe;  // edits of `set:` applied
   Mark mark = {};
+  std::vector<std::string> notes = {};  // warnings of each of its rows
 };
 
 /// One key of a sweep. The axes of `grid` are multiplied, those of `zip` walk in step.
@@ -100,8 +102,16 @@ struct Experiment {
   std::string resolved_text;  // after includes and --set, YAML
 };
 
+struct DatasetInfo;  // plan.h
+
+/// Reads the shape of a dataset item. Throws Error where the file is missing or wrong.
+using Describe = std::function<DatasetInfo(const DatasetItem&)>;
+
 /// Reads an experiment file with its includes and the `--set KEY=VALUE` edits (see document.h for
-/// both). Throws ConfigError with every mistake found, each with file, line and column.
-Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits);
+/// both). Throws ConfigError with every mistake found, each with file, line and column; with
+/// `describe`, mistakes in the files of datasets among them. Of an experiment without any other
+/// these are left to make_plan(), which knows the points of the sweep.
+Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits,
+                const Describe* describe = nullptr);
 
 }  // namespace kvlab::config

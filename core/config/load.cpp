@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/names.h"
+#include "config/data_check.h"
 #include "config/document.h"
 #include "config/experiment.h"
 #include "config/reader.h"
+#include "config/sweep.h"
 
 namespace kvlab::config {
 namespace {
@@ -15,11 +18,8 @@ using yaml::Node;
 constexpr int64_t kSchema = 1;
 
 bool is_file_name(const std::string& name) {
-  // NUL, which no text may hold, has been found before.
-  const auto is_wrong = [](char c) {
-    return c == '/' || (c != '\0' && static_cast<unsigned char>(c) < ' ');
-  };
-  return !name.empty() && name.front() != '.' && std::none_of(name.begin(), name.end(), is_wrong);
+  return !name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
+         !has_control(name);
 }
 
 void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
@@ -51,7 +51,9 @@ void read_head(yaml::Fields& fields, Experiment& experiment, Reading& reading) {
   if (const Node* output = fields.get("output")) {
     if (const auto path = yaml::read_text(*output, "output", reading.problems)) {
       experiment.output = *path;
-      if (path->empty()) yaml::report(reading.problems, *output, "'output' must name a file");
+      if (path->empty() || path->ends_with('/')) {
+        yaml::report(reading.problems, *output, "'output' must name a file");
+      }
     }
   }
 }
@@ -103,9 +105,28 @@ void read_sections(const Node& root, Experiment& experiment, Reading& reading) {
   });
 }
 
+/// What an axis of the sweep says of a stretch, the item does not.
+void add_data_problems(Experiment experiment, Reading& reading, const Describe& describe) {
+  const auto forget = [&](DatasetItem& item, const char* first, const char* count) {
+    if (reading.axes.contains(first)) item.stretch.first = 0;
+    if (reading.axes.contains(count)) item.stretch.count = 0;
+  };
+  for (DatasetItem& item : experiment.datasets) {
+    forget(item, "", "tokens");
+    for (DatasetItem& own : item.calibration) forget(own, kCalibrationFrom, kCalibrationTokens);
+  }
+  for (DatasetItem& item : experiment.calibration) {
+    forget(item, kCalibrationFrom, kCalibrationTokens);
+  }
+  for (Problem& problem : data_problems(experiment, {}, {Point{}}, describe)) {
+    reading.problems.push_back(std::move(problem));
+  }
+}
+
 }  // namespace
 
-Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits) {
+Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits,
+                const Describe* describe) {
   yaml::Problems problems;
   Experiment experiment;
   experiment.file = file;
@@ -118,6 +139,7 @@ Experiment load(const std::filesystem::path& file, const std::vector<std::string
       .folder = file.parent_path(), .problems = problems, .axes = axes_of(document.root)};
   read_sections(document.root, experiment, reading);
   if (!problems.empty()) {
+    if (describe != nullptr) add_data_problems(experiment, reading, *describe);
     std::stable_sort(problems.begin(), problems.end(), [](const Problem& a, const Problem& b) {
       return std::tie(a.file, a.line, a.column) < std::tie(b.file, b.line, b.column);
     });

@@ -13,6 +13,7 @@
 #include "base/names.h"
 #include "config/axis_effect.h"
 #include "config/calibration_check.h"
+#include "config/data_check.h"
 #include "config/exclusion.h"
 #include "config/identity.h"
 #include "config/plan_order.h"
@@ -68,6 +69,7 @@ class Planner {
 
   Plan run() {
     check_measures();
+    check_data();
     const std::vector<std::vector<int64_t>> layers = all_layers();
     check_size(layers);
     check_axes();
@@ -115,18 +117,17 @@ class Planner {
                        item.model->length, item.model->needles.string(), item.model->task);
   }
 
-  /// The layers of each dataset item; a problem for each that the capture does not hold.
+  void check_data() {
+    const Describe known = [&](const DatasetItem& item) { return info(item); };
+    problems_ = data_problems(experiment_, axes_, points_, known);
+    fail_on_problems();
+  }
+
   std::vector<std::vector<int64_t>> all_layers() {
     std::vector<std::vector<int64_t>> result;
     for (const DatasetItem& item : experiment_.datasets) {
-      const std::vector<int64_t>& held = info(at_point(item, axes_, points_.front())).layers;
-      result.push_back(item.layers.empty() ? held : item.layers);
-      for (size_t i = 0; i < item.layers.size(); ++i) {
-        if (std::find(held.begin(), held.end(), item.layers[i]) != held.end()) continue;
-        problem(item.layer_marks[i],
-                fmt::format("{} has no layer {} (available: {})", name_of(item), item.layers[i],
-                            fmt::join(held, ", ")));
-      }
+      result.push_back(item.layers.empty() ? info(at_point(item, axes_, points_.front())).layers
+                                           : item.layers);
     }
     return result;
   }
@@ -278,7 +279,7 @@ class Planner {
 
   void add_row(const Place& place, Cell cell, const CellInputs& inputs, const Resolved& resolved) {
     const MethodUse& use = experiment_.methods[place.method];
-    decide(place, resolved, cell);
+    decide(place, resolved, inputs.info, cell);
     if (cell.state == CellState::run) check_calibration(use, inputs, resolved, cell);
     for (const auto& [path, calibration] : resolved.learned_from) {
       if (calibration.empty() || calibration != inputs.info.content) continue;
@@ -310,10 +311,16 @@ class Planner {
                           .seed = place.seed,
                           .seed_used = inputs.seed_used,
                           .sweep = points_[place.point],
-                          .warnings = resolved.notes});
+                          .warnings = warnings_of(use, resolved)});
   }
 
-  void decide(const Place& place, const Resolved& resolved, Cell& cell) {
+  static std::vector<std::string> warnings_of(const MethodUse& use, const Resolved& resolved) {
+    std::vector<std::string> warnings = use.notes;
+    warnings.insert(warnings.end(), resolved.notes.begin(), resolved.notes.end());
+    return warnings;
+  }
+
+  void decide(const Place& place, const Resolved& resolved, const DatasetInfo& data, Cell& cell) {
     if (auto exclusion = exclusion_of(experiment_, place, points_[place.point])) {
       met_exclusions_.insert(*exclusion);
       cell.state = CellState::excluded;
@@ -324,7 +331,20 @@ class Planner {
     } else if (resolved.unsupported) {
       cell.state = CellState::unsupported;
       cell.reason = *resolved.unsupported;
+    } else if (auto lacking = lacks_keys_before_rope(cell, data)) {
+      cell.state = CellState::unsupported;
+      cell.reason = *lacking;
     }
+  }
+
+  /// Why a method before RoPE cannot run on this layer, as far as the file's header tells.
+  static std::optional<std::string> lacks_keys_before_rope(const Cell& cell,
+                                                           const DatasetInfo& data) {
+    const auto found = data.no_keys_before_rope.find(cell.layer);
+    const bool is_asked = get_text(cell.recipe.settings, "key.space") == "pre_rope" &&
+                          get_text(cell.recipe.settings, "key.codec.kind") != "passthrough";
+    return is_asked && found != data.no_keys_before_rope.end() ? std::optional(found->second)
+                                                               : std::nullopt;
   }
 
   void check_calibration(const MethodUse& use, const CellInputs& inputs, const Resolved& resolved,

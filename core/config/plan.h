@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ struct DatasetInfo {
   int64_t probes = 0;  // query positions stored
   DType dtype = DType::fp32;
   bool has_w_o = false;
-  bool uses_seed = false;       // synthetic data is drawn anew for each seed
+  std::map<int64_t, std::string> no_keys_before_rope;  // layers of a capture, and why
+  bool uses_seed = false;                              // synthetic data is drawn anew for each seed
   std::vector<int64_t> layers;  // available ones; synthetic: {0}; whole models: {-1}
   int64_t model_layers = 0;     // of a whole model
   std::string model;            // a capture's, empty where its file does not say
@@ -30,9 +32,6 @@ struct DatasetInfo {
   std::vector<int32_t>
       token_ids;  // captures: all of /tokens, to find text shared with a calibration set
 };
-
-/// Reads the shape of a dataset item. Throws Error where the file is missing or wrong.
-using Describe = std::function<DatasetInfo(const DatasetItem&)>;
 
 /// Why a backend cannot take a recipe on data of this shape and type, as a sentence; nothing where
 /// it can.

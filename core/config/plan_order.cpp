@@ -20,7 +20,7 @@ void warn_of_shared_cells(Plan& plan) {
       others.push_back(dataset == row.dataset ? label : label + " on " + dataset);
     }
     if (others.empty()) continue;
-    row.warnings.push_back("same configuration as " + join(others) + ", computed once");
+    row.warnings.push_back("same configuration as " + few(others) + ", computed once");
   }
 }
 

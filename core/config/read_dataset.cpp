@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/names.h"
 #include "config/document.h"
@@ -113,10 +114,10 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
     return item;
   }
   if (const Node* label = fields.get("label")) {
-    item.label = read_label(*label, reading);
+    item.label = read_line(*label, "label", reading);
   }
   if (const Node* text = is_dataset ? fields.get("text") : nullptr) {
-    item.text = yaml::read_text(*text, "text", reading.problems).value_or("");
+    item.text = read_line(*text, "text", reading);
   }
   if (const Node* calibration = is_dataset ? fields.get("calibration") : nullptr) {
     item.calibration.push_back(
@@ -143,6 +144,44 @@ std::vector<std::string> differing_params(const std::vector<const DatasetItem*>&
     }
   }
   return suffixes;
+}
+
+bool holds_same(const std::vector<DatasetItem>& a, const std::vector<DatasetItem>& b);
+
+/// Whether the items give the same samples, calibrated alike.
+bool holds_same(const DatasetItem& a, const DatasetItem& b) {
+  const auto part_of = [](const DatasetItem& item) {
+    const ModelRun run = item.model.value_or(ModelRun{});
+    return std::tuple(run.tokens, run.needles, run.task, run.passage, run.length);
+  };
+  return a.source == b.source && a.params == b.params && a.path == b.path && a.layers == b.layers &&
+         a.stretch == b.stretch && a.allow_nonfinite == b.allow_nonfinite &&
+         part_of(a) == part_of(b) && holds_same(a.calibration, b.calibration);
+}
+
+bool holds_same(const std::vector<DatasetItem>& a, const std::vector<DatasetItem>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const DatasetItem& x, const DatasetItem& y) { return holds_same(x, y); });
+}
+
+/// An item that an earlier one repeats under the same name is a slip of the hand.
+void refuse_repeats(const std::vector<DatasetItem>& items, Reading& reading) {
+  std::set<std::tuple<std::string, int, int>> told;  // items have a part for each passage
+  for (size_t i = 0; i < items.size(); ++i) {
+    const DatasetItem& item = items[i];
+    const bool repeats = std::any_of(items.begin(), items.begin() + static_cast<ptrdiff_t>(i),
+                                     [&](const DatasetItem& other) {
+                                       return other.label == item.label && holds_same(other, item);
+                                     });
+    const Mark& at = item.mark;
+    if (!repeats || item.label.empty() || !told.emplace(at.file, at.line, at.column).second) {
+      continue;
+    }
+    reading.problems.push_back(
+        {at.file, at.line, at.column,
+         fmt::format("dataset '{}' is listed twice; give one of them another 'label'",
+                     item.label)});
+  }
 }
 
 std::map<std::string, std::vector<DatasetItem*>> by_label(std::vector<DatasetItem>& items) {
@@ -183,6 +222,7 @@ std::vector<DatasetItem> read_datasets(const Node& node, Reading& reading) {
     read(node, "the dataset");
   }
   check_sources(items, reading);
+  refuse_repeats(items, reading);
   make_labels_unique(items, reading.axes);
   return items;
 }

@@ -24,6 +24,32 @@ void flatten(const Node& node, const std::string& prefix,
   }
 }
 
+using Edits = std::vector<std::pair<std::string, nlohmann::json>>;
+
+/// Takes out edits of which nothing is left, since later ones of the same set do set all that they
+/// set (`key.codec.group` before `group`), with a note for each.
+std::vector<std::string> drop_overridden(Edits& edits) {
+  const auto settings_of = [](const auto& edit) {
+    method::Recipe alone;
+    method::apply_edit(alone, edit.first, edit.second);  // a wrong value is told elsewhere
+    return alone.settings;
+  };
+  std::vector<std::string> notes;
+  Settings later;
+  for (size_t i = edits.size(); i-- > 0;) {
+    const Settings own = settings_of(edits[i]);
+    const bool is_lost = !own.empty() && std::all_of(own.begin(), own.end(), [&](const auto& one) {
+      return later.contains(one.first);
+    });
+    later.insert(own.begin(), own.end());
+    if (!is_lost) continue;
+    notes.insert(notes.begin(), fmt::format("set: {} has no effect, a later key sets the same",
+                                            settings_text({edits[i]})));
+    edits.erase(edits.begin() + static_cast<ptrdiff_t>(i));
+  }
+  return notes;
+}
+
 class MethodReader {
  public:
   explicit MethodReader(Reading& reading) : reading_(reading) {}
@@ -85,7 +111,10 @@ class MethodReader {
                                use.recipe.id));
     }
     if (const Node* label = node.find("label")) {
-      use.label = read_label(*label, reading_);
+      use.label = read_line(*label, "label", reading_);
+    }
+    if (const Node* id = node.find("id"); id != nullptr && id->value.is_string()) {
+      read_line(*id, "id", reading_);
     }
     own_.push_back(use.recipe);
     return use;
@@ -95,7 +124,7 @@ class MethodReader {
     MethodUse use;
     yaml::Fields fields(node, "a method with 'use'", reading_.problems);
     const Node& id_node = *fields.get("use");
-    std::vector<std::pair<std::string, nlohmann::json>> edits;
+    Edits edits;
     if (const auto id = yaml::read_text(id_node, "use", reading_.problems)) {
       use.recipe = find(*id, id_node);
     }
@@ -103,6 +132,7 @@ class MethodReader {
       if (use.recipe.settings.empty()) use.recipe.settings = method::default_settings();
       method::read_edits(*set, use.recipe, reading_.problems);
       flatten(*set, "", edits);
+      use.notes = drop_overridden(edits);
     }
     use.label = use.recipe.id;
     if (const Node* layers = fields.get("layers")) {
@@ -111,7 +141,7 @@ class MethodReader {
     }
     if (!edits.empty()) use.label += " (" + settings_text(edits) + ")";
     if (const Node* label = fields.get("label")) {
-      use.label = read_label(*label, reading_);
+      use.label = read_line(*label, "label", reading_);
     }
     fields.finish();
     return use;

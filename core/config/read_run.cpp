@@ -77,10 +77,17 @@ std::optional<std::string> refused_measure(const std::string& measure,
   return std::nullopt;
 }
 
-std::string read_label(const Node& node, Reading& reading) {
-  const auto label = yaml::read_text(node, "label", reading.problems);
-  if (label && label->empty()) yaml::report(reading.problems, node, "'label' is empty");
-  return label.value_or("");
+std::string read_line(const Node& node, const std::string& what, Reading& reading) {
+  const auto text = yaml::read_text(node, what, reading.problems);
+  if (!text) return "";
+  if (text->empty()) {
+    yaml::report(reading.problems, node, fmt::format("'{}' is empty", what));
+  } else if (has_control(*text)) {
+    yaml::report(reading.problems, node,
+                 fmt::format("'{}' must be one line without control characters, found {}", what,
+                             yaml::describe(node)));
+  }
+  return *text;
 }
 
 std::string read_backend(const Node& node, Reading& reading) {

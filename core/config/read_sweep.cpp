@@ -237,7 +237,7 @@ std::vector<Exclude> read_excludes(const Node& node, const Experiment& experimen
       yaml::report(reading.problems, item, "an exclusion needs 'when'");
     }
     if (const Node* reason = fields.get("reason")) {
-      exclude.reason = yaml::read_text(*reason, "reason", reading.problems).value_or("");
+      exclude.reason = read_line(*reason, "reason", reading);
     } else {
       yaml::report(reading.problems, item, "an exclusion needs a 'reason'");
     }

@@ -22,8 +22,9 @@ struct Reading {
 /// The node's place.
 inline Mark mark_of(const yaml::Node& node) { return {node.file, node.line, node.column}; }
 
-/// A `label:`, which tables show and exclusions name: text that is not empty.
-std::string read_label(const yaml::Node& node, Reading& reading);
+/// What tables show in one cell or line, such as a `label:`: text that is not empty and holds no
+/// control characters. `what` names it in messages.
+std::string read_line(const yaml::Node& node, const std::string& what, Reading& reading);
 
 std::vector<DatasetItem> read_datasets(const yaml::Node& node, Reading& reading);
 

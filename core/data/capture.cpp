@@ -74,18 +74,12 @@ struct Source {
   }
 };
 
-/// Throws Unsupported with the reason where the layer lacks a dataset of this shape.
-void require(const Source& source, const std::string& name, const std::vector<int64_t>& shape,
-             const char* what) {
+/// Throws Unsupported with the reason where the layer lacks a dataset; its shape has been checked.
+void require(const Source& source, const std::string& name, const char* what) {
   const std::string dataset = source.group + name;
-  if (!source.file.exists(dataset)) {
-    throw Unsupported(
-        fmt::format("{}: {} is missing: {}", source.file.path().string(), dataset, what));
-  }
-  const std::vector<int64_t> found = source.file.info(dataset).shape;
-  if (found == shape) return;
-  throw Error(fmt::format("{}: {} has shape [{}], expected [{}]", source.file.path().string(),
-                          dataset, fmt::join(found, ", "), fmt::join(shape, ", ")));
+  if (source.file.exists(dataset)) return;
+  throw Unsupported(
+      fmt::format("{}: {} is missing: {}", source.file.path().string(), dataset, what));
 }
 
 /// What a layer says of its RoPE, else the file.
@@ -94,15 +88,9 @@ Rope rope_of(const Source& source, int64_t head_dim) {
   const auto holder = [&](const char* name) {
     return file.has_attribute(source.group, name) ? source.group : std::string("/");
   };
-  const auto need = [&](const char* name) {
-    if (file.has_attribute(holder(name), name)) return;
-    throw Unsupported(fmt::format("{}: has no attribute {}, which keys before RoPE need",
-                                  file.path().string(), name));
-  };
-  need("rope_layout");
+  if (auto lacking = lacks_rope(file, source.group)) throw Unsupported(*lacking);
   const auto layout = file.attribute<std::string>(holder("rope_layout"), "rope_layout");
   if (layout == "none") return Rope::from(1.0, "", layout, head_dim);
-  need("rope_theta");
   return Rope::from(file.attribute<double>(holder("rope_theta"), "rope_theta"),
                     file.attribute_or<std::string>(holder("rope_scaling"), "rope_scaling", ""),
                     layout, head_dim);
@@ -126,11 +114,12 @@ Sample::More more_of(const std::filesystem::path& path, const std::string& group
   const int64_t all = info.file_tokens;
   Sample::More more;
   if (info.first_token == 0) {  // RoPE counts from there
-    more.k_pre = [open, info, tokens, all] {
+    more.k_pre = [open, tokens] {
       std::vector<std::string> unheard;
       const Source source = open(&unheard);
-      require(source, "/k_pre", {info.batch, info.kv_heads, all, info.head_dim},
-              "a method before RoPE needs the keys before RoPE");
+      if (auto lacking = lacks_keys_before_rope(source.file, source.group)) {
+        throw Unsupported(*lacking);
+      }
       return source.read("/k_pre", stored_type(source.file, source.group + "/k_pre"), tokens);
     };
     more.rope = [open, info] {
@@ -138,12 +127,11 @@ Sample::More more_of(const std::filesystem::path& path, const std::string& group
       return rope_of(open(&unheard), info.head_dim);
     };
   }
-  const auto gradient = [open, info, tokens, all](const char* name) {
-    return [open, info, tokens, all, name] {
+  const auto gradient = [open, tokens](const char* name) {
+    return [open, tokens, name] {
       std::vector<std::string> unheard;
       const Source source = open(&unheard);
-      require(source, name, {info.batch, info.kv_heads, all, info.head_dim},
-              "values cannot be weighed by the loss");
+      require(source, name, "values cannot be weighed by the loss");
       return source.read(name, stored_type(source.file, source.group + name), tokens);
     };
   };
@@ -152,7 +140,7 @@ Sample::More more_of(const std::filesystem::path& path, const std::string& group
   more.hidden_absmax = [open, info, all] {
     std::vector<std::string> unheard;
     const Source source = open(&unheard);
-    require(source, "/hidden_absmax", {info.batch, all}, "massive activations cannot be found");
+    require(source, "/hidden_absmax", "massive activations cannot be found");
     const std::vector<float> values = source.file.read<float>(source.group + "/hidden_absmax");
     const at::Tensor whole = at::tensor(values, at::kFloat).reshape({info.batch, all});
     source.report(source.group + "/hidden_absmax", nonfinite_of(whole));

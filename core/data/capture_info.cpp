@@ -168,13 +168,35 @@ void check_layer(const h5::File& file, const std::string& group, CaptureInfo* in
     }
   }
   info->has_w_o = check_w_o(file, group + "/w_o", *info) && (first || info->has_w_o);
+  for (const char* name : {"/k_pre", "/grad_k", "/grad_v"}) {
+    if (!file.exists(group + name)) continue;
+    check_shape(file, group + name, side, "[B, Hkv, T, d]");
+    stored_type(file, group + name);
+  }
+  if (file.exists(group + "/hidden_absmax")) {
+    check_shape(file, group + "/hidden_absmax", {info->batch, info->tokens}, "[B, T]");
+  }
+}
+
+void check_token_class(const h5::File& file, const Shape& tokens) {
+  const std::string name = "/token_class";
+  if (!file.exists(name)) return;
+  integer_shape(file, name, 2, "[B, T]");
+  check_shape(file, name, tokens, "[B, T]");
+  if (!file.has_attribute(name, "names")) {
+    fail(file, name, "has no attribute 'names', expected the name of each class");
+  }
 }
 
 /// Leaves what lies in the stretch.
 void cut(const h5::File& file, const Stretch& stretch, CaptureInfo* info) {
   const int64_t all = info->tokens;
   const int64_t end = stretch.count > 0 ? stretch.first + stretch.count : all;
-  if (end > all || stretch.first >= all) {
+  if (stretch.first >= all) {
+    fail(file, "/tokens", "holds {} tokens, numbered from 0: none is left from {} on", all,
+         stretch.first);
+  }
+  if (end > all) {
     fail(file, "/tokens", "holds {} tokens, but those from {} to {} were asked for", all,
          stretch.first, end - 1);
   }
@@ -187,6 +209,12 @@ void cut(const h5::File& file, const Stretch& stretch, CaptureInfo* info) {
   for (int64_t& position : info->positions) position -= stretch.first;
   info->probes = static_cast<int64_t>(info->positions.size());
   info->tokens = end - stretch.first;
+  if (info->positions.empty()) {
+    const std::string which = stretch.first == 0
+                                  ? fmt::format("in the first {} tokens", end)
+                                  : fmt::format("among tokens {} to {}", stretch.first, end - 1);
+    fail(file, "/positions", "says that no stored query lies {}", which);
+  }
   std::vector<int32_t> ids;
   for (int64_t b = 0; b < info->batch; ++b) {
     const auto sequence = info->token_ids.begin() + b * all;
@@ -218,6 +246,27 @@ DType stored_type(const h5::File& file, const std::string& dataset) {
   return DType::bf16;
 }
 
+std::optional<std::string> lacks_rope(const h5::File& file, const std::string& group) {
+  const auto has = [&](const char* name) {
+    return file.has_attribute(group, name) || file.has_attribute("/", name);
+  };
+  const auto lacks = [&](const char* name) {
+    return fmt::format("{}: has no attribute {}, which keys before RoPE need", file.path().string(),
+                       name);
+  };
+  if (!has("rope_layout")) return lacks("rope_layout");
+  const std::string holder = file.has_attribute(group, "rope_layout") ? group : std::string("/");
+  const bool turns = file.attribute<std::string>(holder, "rope_layout") != "none";
+  if (turns && !has("rope_theta")) return lacks("rope_theta");
+  return std::nullopt;
+}
+
+std::optional<std::string> lacks_keys_before_rope(const h5::File& file, const std::string& group) {
+  if (file.exists(group + "/k_pre")) return lacks_rope(file, group);
+  return fmt::format("{}: {}/k_pre is missing: a method before RoPE needs the keys before RoPE",
+                     file.path().string(), group);
+}
+
 CaptureInfo read_capture_info(const h5::File& file, const Stretch& stretch) {
   check_schema(file);
   CaptureInfo info;
@@ -239,7 +288,14 @@ CaptureInfo read_capture_info(const h5::File& file, const Stretch& stretch) {
   info.positions = read_positions(file, info.tokens);
   info.probes = static_cast<int64_t>(info.positions.size());
   info.layers = find_layers(file);
-  for (const int64_t layer : info.layers) check_layer(file, "/" + layer_group(layer), &info);
+  check_token_class(file, tokens);
+  for (const int64_t layer : info.layers) {
+    const std::string group = "/" + layer_group(layer);
+    check_layer(file, group, &info);
+    if (auto lacking = lacks_keys_before_rope(file, group)) {
+      info.no_keys_before_rope[layer] = *lacking;
+    }
+  }
   if (stretch != Stretch{}) cut(file, stretch, &info);
   return info;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct Description {
   int64_t probes = 0;  // query positions that a choice gets; for a capture all it holds
   DType dtype = DType::fp32;
   bool has_w_o = false;
+  std::map<int64_t, std::string> no_keys_before_rope;  // layers of a capture, and why
   bool uses_seed = false;
   std::vector<int64_t> layers;
   std::string model;               // a capture's, empty where the file does not say

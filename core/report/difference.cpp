@@ -6,7 +6,10 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <optional>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/names.h"
@@ -69,7 +72,7 @@ Sampled difference_of(const Paired& pair, const std::string& metric) {
 class Comparison {
  public:
   Comparison(const store::Results& a, const store::Results& b, const Allowed& allowed)
-      : a_(a), b_(b), allowed_(allowed) {}
+      : a_(a), b_(b), passages_(a), allowed_(allowed) {}
 
   Difference run(const std::vector<Limit>& limits) {
     pair_rows();
@@ -94,6 +97,7 @@ class Comparison {
                      [](const auto* x, const auto* y) { return x->row < y->row; });
     int64_t only_a = 0, incomplete = 0;
     std::set<std::string> met;
+    std::set<std::tuple<std::string, std::string, std::string, std::string>> compared;
     for (const store::SummaryRow* row : rows) {
       const std::string key = key_of(a_, *row);
       if (!met.insert(key).second) continue;
@@ -111,6 +115,8 @@ class Comparison {
         if (first) ++lost_;
         continue;
       }
+      // The same data under another name says nothing more.
+      if (!compared.emplace(first->id, second->id, row->label, point_of(a_, *row)).second) continue;
       pairs_.push_back({row, first, second});
     }
     int64_t only_b = 0;
@@ -235,7 +241,7 @@ class Comparison {
       ++change.cells;
       change.a += a;
       change.b += b;
-      passages[passage_of(a_, *pair->row_a)].push_back(difference_of(*pair, metric));
+      passages[passages_.of(*pair->row_a)].push_back(difference_of(*pair, metric));
       if (sign * by > change.worst) {
         change.worst = sign * by;
         change.worst_cell = place_of(*pair);
@@ -277,6 +283,7 @@ class Comparison {
 
   const store::Results& a_;
   const store::Results& b_;
+  const Passages passages_;
   const Allowed& allowed_;
   std::vector<Paired> pairs_;
   int64_t lost_ = 0;  // complete rows of A without a complete partner

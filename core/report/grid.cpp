@@ -8,9 +8,11 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
+#include "report/passages.h"
 #include "store/summary.h"
 
 namespace kvlab::report {
@@ -125,8 +127,8 @@ bool quantizes_nothing(const store::Results& results, const Rows& rows) {
 }
 
 /// Fills in the values of one column.
-void fill_column(const store::Results& results, Grid* grid, const std::vector<json>& key,
-                 const std::string& metric) {
+void fill_column(const store::Results& results, const Passages& passages_of, Grid* grid,
+                 const std::vector<json>& key, const std::string& metric) {
   const auto names_text = [](const Words& words) {
     return std::find(words.begin(), words.end(), "text") != words.end();
   };
@@ -148,7 +150,7 @@ void fill_column(const store::Results& results, Grid* grid, const std::vector<js
     for (const store::SummaryRow* row : line.rows) {
       if (entries_of(results, *row, grid->layout.cols) == key) rows.push_back(row);
     }
-    line.values.push_back(mean_of(results, rows, metric));
+    line.values.push_back(mean_of(results, passages_of, rows, metric));
     covered.push_back(coverage(results, rows, metric, averaged));
     widest.insert(covered.back().begin(), covered.back().end());
     largest_share = std::max(largest_share, share_of(line.values.back()));
@@ -194,14 +196,6 @@ const store::CellResult* complete_cell(const store::Results& results,
   return cell && cell->status == "complete" && !is_stale(results, row) ? cell : nullptr;
 }
 
-std::string passage_of(const store::Results& results, const store::SummaryRow& row) {
-  static const json::json_pointer source("/dataset/source");
-  const json config = row.seed_used ? config_of(results, row) : json();
-  const bool is_drawn =
-      config.is_object() && config.contains(source) && config[source] == "synthetic";
-  return is_drawn ? fmt::format("{} seed {}", row.dataset, row.seed) : row.dataset;
-}
-
 std::optional<Interval> interval_of(const std::vector<Sampled>& passages, bool whole_models) {
   const auto all = [&](const auto& holds) {
     return !passages.empty() && std::all_of(passages.begin(), passages.end(), holds);
@@ -214,14 +208,18 @@ std::optional<Interval> interval_of(const std::vector<Sampled>& passages, bool w
   return bootstrap(passages);
 }
 
-Value mean_of(const store::Results& results, const Rows& rows, const std::string& metric) {
+Value mean_of(const store::Results& results, const Passages& passages_of, const Rows& rows,
+              const std::string& metric) {
   Value value;
-  value.planned = static_cast<int64_t>(rows.size());
   value.cells = count_cells(results, rows, {metric});
   double sum = 0;
   bool whole_models = true;
   std::map<std::string, std::vector<Sampled>> numbers;
+  std::set<std::tuple<std::string, std::string, std::vector<json>>> met;
   for (const store::SummaryRow* row : rows) {
+    // The same data under another name says nothing more.
+    if (!met.emplace(row->cell, row->label, row->sweep).second) continue;
+    ++value.planned;
     const store::CellResult* cell = complete_cell(results, *row);
     if (!cell) continue;
     ++value.complete;
@@ -230,7 +228,7 @@ Value mean_of(const store::Results& results, const Rows& rows, const std::string
     ++value.numbers;
     sum += number.value;
     whole_models = whole_models && row->layer < 0;
-    numbers[passage_of(results, *row)].push_back(std::move(number));
+    numbers[passages_of.of(*row)].push_back(std::move(number));
   }
   value.mean = value.numbers > 0 ? sum / static_cast<double>(value.numbers)
                                  : std::numeric_limits<double>::quiet_NaN();
@@ -258,17 +256,6 @@ std::vector<Sampled> paired_differences(const Value& a, const Value& b) {
 }
 
 std::string name_of(const Line& line) { return join(line.keys, " / "); }
-
-std::string few(const std::vector<std::string>& words) {
-  constexpr size_t kShown = 6;
-  Words shown;
-  for (size_t i = 0; i < std::min(words.size(), kShown); ++i) {
-    const bool has_comma = words[i].find(',') != std::string::npos;
-    shown.push_back(has_comma ? "'" + words[i] + "'" : words[i]);
-  }
-  if (words.size() <= kShown) return join(shown);
-  return fmt::format("{} and {} more", join(shown), words.size() - kShown);
-}
 
 nlohmann::json entry_of(const store::Results& results, const store::SummaryRow& row,
                         const std::string& dimension) {
@@ -307,10 +294,11 @@ Grid make_grid(const store::Results& results, const Layout& layout) {
     line.is_exact = quantizes_nothing(results, line.rows);
     grid.lines.push_back(std::move(line));
   }
+  const Passages passages(results);
   for (const auto& [key, members] : group_rows(results, rows, layout.cols)) {
     for (const std::string& metric : layout.metrics) {
       grid.columns.push_back({metric, texts_of(key)});
-      fill_column(results, &grid, key, metric);
+      fill_column(results, passages, &grid, key, metric);
     }
   }
   if (layout.sort_by) sort_lines(&grid, *layout.sort_by);

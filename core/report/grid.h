@@ -10,6 +10,7 @@
 
 #include "report/bootstrap.h"
 #include "report/layout.h"
+#include "report/passages.h"
 #include "store/results.h"
 
 namespace kvlab::report {
@@ -68,25 +69,19 @@ bool is_stale(const store::Results& results, const store::SummaryRow& row);
 /// The row's cell if its numbers count: complete and not stale. Else nullptr.
 const store::CellResult* complete_cell(const store::Results& results, const store::SummaryRow& row);
 
-/// What a row's numbers are a sample of: the passage of a text. Synthetic data have one for each
-/// seed that draws them.
-std::string passage_of(const store::Results& results, const store::SummaryRow& row);
-
 /// Resamples numbers of passages; nothing where there are too few for it. `whole_models`: of these.
 std::optional<Interval> interval_of(const std::vector<Sampled>& passages, bool whole_models);
 
-/// The mean over the rows' complete cells, with an interval where there are enough passages.
-Value mean_of(const store::Results& results, const std::vector<const store::SummaryRow*>& rows,
-              const std::string& metric);
+/// The mean over the rows' complete cells, those that stand there under several names of one
+/// dataset once, with an interval where there are enough passages.
+Value mean_of(const store::Results& results, const Passages& passages,
+              const std::vector<const store::SummaryRow*>& rows, const std::string& metric);
 
 /// a − b of each passage that both values have.
 std::vector<Sampled> paired_differences(const Value& a, const Value& b);
 
 /// "kivi / 128": what a note calls a line.
 std::string name_of(const Line& line);
-
-/// The first few words and how many more there are: "a, b, 'c, d' and 4 more".
-std::string few(const std::vector<std::string>& words);
 
 /// The row's entry in a column of `dimensions()`.
 nlohmann::json entry_of(const store::Results& results, const store::SummaryRow& row,

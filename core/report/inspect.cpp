@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
 #include "base/h5.h"
 #include "base/names.h"
 #include "report/text_width.h"
@@ -29,17 +30,26 @@ std::string type_of(const h5::File& file, const std::string& dataset, const h5::
   return info.element.name();
 }
 
-/// Datasets of a group and, where `deep`, of those below it.
+/// Datasets of a group and, where `deep`, of those below it. Those that cannot be opened become
+/// problems.
 void add_datasets(const h5::File& file, const std::string& group, const std::string& prefix,
-                  bool deep, std::vector<DatasetInfo>* datasets) {
+                  bool deep, std::vector<DatasetInfo>* datasets, Words* problems) {
   for (const std::string& name : file.children(group)) {
     const std::string path = child_path(group, name);
     if (file.is_group(path)) {
-      if (deep) add_datasets(file, path, prefix + name + "/", deep, datasets);
+      if (deep) add_datasets(file, path, prefix + name + "/", deep, datasets, problems);
       continue;
     }
-    const h5::Info info = file.info(path);
-    datasets->push_back({prefix + name, type_of(file, path, info), info.shape});
+    if (!file.exists(path)) {
+      problems->push_back(path + ": a link that leads nowhere");
+      continue;
+    }
+    try {
+      const h5::Info info = file.info(path);
+      datasets->push_back({prefix + name, type_of(file, path, info), info.shape});
+    } catch (const Error& error) {
+      problems->emplace_back(error.what());
+    }
   }
 }
 
@@ -64,7 +74,7 @@ void add_groups(const h5::File& file, const std::string& parent, Inspection* ins
       continue;
     }
     GroupInfo group{{path}, {}};
-    add_datasets(file, path, "", /*deep=*/true, &group.datasets);
+    add_datasets(file, path, "", /*deep=*/true, &group.datasets, &inspection->problems);
     const auto [place, is_new] =
         places.emplace(signature_of(group.datasets), inspection->groups.size());
     if (is_new) {
@@ -171,7 +181,7 @@ Inspection inspect(const std::filesystem::path& path) {
     }
   }
   GroupInfo root{{"/"}, {}};
-  add_datasets(file, "/", "", /*deep=*/false, &root.datasets);
+  add_datasets(file, "/", "", /*deep=*/false, &root.datasets, &inspection.problems);
   if (!root.datasets.empty()) inspection.groups.push_back(std::move(root));
   add_groups(file, "/", &inspection);
   if (inspection.schema.starts_with("kvlab.results/")) count_results(file, &inspection);
@@ -195,12 +205,16 @@ std::string inspection_text(const Inspection& inspection) {
   for (const GroupInfo& group : inspection.groups) {
     text += heading_of(group) + '\n' + datasets_text(group.datasets);
   }
-  if (!inspection.is_verified) return text;
-  // Nothing was looked at, nothing is known.
-  text += inspection.checked_values == 0 ? "not verified: " : "verified: ";
-  text += fmt::format("{} {} checked, {} problem{}\n", inspection.checked_values,
-                      inspection.schema.starts_with("kvlab.results/") ? "checksums" : "values",
-                      inspection.problems.size(), inspection.problems.size() == 1 ? "" : "s");
+  const std::string problems = counted(std::ssize(inspection.problems), "problem");
+  if (inspection.is_verified) {
+    // Nothing was looked at, nothing is known.
+    text += fmt::format(
+        "{}: {} {} checked, {}\n", inspection.checked_values == 0 ? "not verified" : "verified",
+        inspection.checked_values,
+        inspection.schema.starts_with("kvlab.results/") ? "checksums" : "values", problems);
+  } else if (!inspection.problems.empty()) {
+    text += problems + "\n";
+  }
   for (const std::string& problem : inspection.problems) text += "  " + problem + '\n';
   return text;
 }
@@ -223,8 +237,8 @@ nlohmann::ordered_json inspection_json(const Inspection& inspection) {
   ordered_json all = {{"file", inspection.file},   {"schema", inspection.schema},
                       {"bytes", inspection.bytes}, {"counts", counts},
                       {"attributes", attributes},  {"groups", groups}};
-  if (inspection.is_verified) {
-    all["checked"] = inspection.checked_values;
+  if (inspection.is_verified) all["checked"] = inspection.checked_values;
+  if (inspection.is_verified || !inspection.problems.empty()) {
     all["problems"] = inspection.problems;
   }
   return all;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
+#include "report/grid.h"
 #include "store/summary.h"
 
 namespace kvlab::report {
@@ -96,7 +97,7 @@ void check_dimensions(const store::Results& results, const Words& words, const c
   }
 }
 
-void check_metrics(const Words& words, const Words& measured) {
+void check_metrics(const Words& words, const Words& measured, const Words& all_nan) {
   refuse_repeats(words, "--value");
   Words known;
   for (const metrics::MetricInfo& metric : metrics::catalog()) known.push_back(metric.name);
@@ -107,6 +108,10 @@ void check_metrics(const Words& words, const Words& measured) {
     if (!contains(known, word)) {
       throw Error(fmt::format("--value: there is no metric '{}'{}; kvlab list metrics has them all",
                               word, did_you_mean(word, known)));
+    }
+    if (contains(all_nan, word)) {
+      throw Error(
+          fmt::format("--value: '{}' is NaN in all rows: this data has no value for it", word));
     }
     if (!measured.empty() && !contains(measured, word)) {
       throw Error(fmt::format("--value: '{}' was not measured in this file; choose from {}", word,
@@ -122,14 +127,24 @@ std::optional<std::string> headline(const Words& metrics) {
   return std::nullopt;
 }
 
-/// Those of the words that were measured; where none was, all but timings.
-Words available(const Words& words, const Words& measured) {
-  Words found, untimed;
+/// Whether a metric is of what the rows are of: whole models or samples.
+bool fits_rows(const std::string& metric, const store::Results& results) {
+  const metrics::MetricInfo* info = metrics::find_metric(metric);
+  if (info == nullptr || info->measure == "memory") return true;
+  const bool whole_models =
+      !results.rows.empty() && std::all_of(results.rows.begin(), results.rows.end(),
+                                           [](const auto& row) { return row.layer < 0; });
+  return contains(metrics::model_measures(), info->measure) == whole_models;
+}
+
+/// Those of the words that were measured; where none was, all that the rows could have but timings.
+Words available(const Words& words, const Words& measured, const store::Results& results) {
+  Words found, possible;
   for (const std::string& word : words) {
     if (contains(measured, word)) found.push_back(word);
-    if (!word.ends_with("_us")) untimed.push_back(word);
+    if (!word.ends_with("_us") && fits_rows(word, results)) possible.push_back(word);
   }
-  return found.empty() ? untimed : found;
+  return !found.empty() ? found : !possible.empty() ? possible : words;
 }
 
 Words default_rows(const store::Results& results, const Words& cols) {
@@ -139,6 +154,25 @@ Words default_rows(const store::Results& results, const Words& cols) {
     if (!contains(cols, axis)) rows.push_back(axis);
   }
   return rows.empty() ? Words{"dataset"} : rows;
+}
+
+/// Metrics that complete cells were asked for, but of which none has a number.
+Words all_nan(const store::Results& results, const Words& measured) {
+  std::set<nlohmann::json> asked;  // measures
+  for (const store::SummaryRow& row : results.rows) {
+    const store::CellResult* cell = store::cell_of(results, row);
+    if (!cell || cell->status != "complete") continue;
+    const nlohmann::json config = config_of(results, row);
+    if (!config.is_object() || !config.contains("measure")) continue;
+    for (const auto& measure : config["measure"]) asked.insert(measure);
+  }
+  Words names;
+  for (const metrics::MetricInfo& metric : metrics::catalog()) {
+    if (asked.contains(metric.measure) && !contains(measured, metric.name)) {
+      names.push_back(metric.name);
+    }
+  }
+  return names;
 }
 
 }  // namespace
@@ -177,7 +211,7 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
   const Named& named = find_layout(options.name);
   const Words measured = measured_metrics(results);
   const Words asked = split(options.value);
-  check_metrics(asked, measured);
+  check_metrics(asked, measured, all_nan(results, measured));
 
   Layout layout;
   const Words asked_rows = split(options.rows);
@@ -196,7 +230,7 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
     layout.metrics = asked;
   } else if (layout.cols.empty()) {
     layout.metrics = available(
-        named.metrics.empty() ? named_layouts().front().metrics : named.metrics, measured);
+        named.metrics.empty() ? named_layouts().front().metrics : named.metrics, measured, results);
   } else {
     const std::string first = measured.empty() ? "wo_rel" : measured.front();
     layout.metrics = {headline(measured).value_or(first)};

@@ -79,12 +79,12 @@ class Shape {
 void add_datasets(const store::Results& results, Words* lines) {
   std::map<std::string, std::set<int64_t>> layers;
   std::map<std::string, Shape> shapes;
-  std::set<std::string> seen;  // cells
+  std::set<std::pair<std::string, std::string>> seen;  // cells, by each name of their data
   Words names;
   for (const store::SummaryRow& row : results.rows) {
     add_once(&names, row.dataset);
     layers[row.dataset].insert(row.layer);
-    if (!seen.insert(row.cell).second) continue;
+    if (!seen.emplace(row.cell, row.dataset).second) continue;
     const json config = config_of(results, row);
     if (config.is_object() && config.contains("dataset") && config["dataset"].is_object()) {
       shapes[row.dataset].add(config["dataset"]);

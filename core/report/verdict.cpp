@@ -53,8 +53,7 @@ std::vector<Part> parts_of(const Ratios& ratios) {
 }
 
 /// The mean log ratio of each passage; the finding's counts and parts.
-std::vector<Sampled> compare(const store::Results& results, const Pairing& pairing,
-                             Finding* finding) {
+std::vector<Sampled> compare(const Passages& passages, const Pairing& pairing, Finding* finding) {
   Ratios whole, by_text, by_rows;
   std::set<int64_t> layers;
   for (const Pair& pair : pairing.pairs) {
@@ -66,7 +65,7 @@ std::vector<Sampled> compare(const store::Results& results, const Pairing& pairi
     ++finding->pairs;
     const store::SummaryRow& row = *pair.of->row;
     layers.insert(row.layer);
-    const std::string passage = passage_of(results, row);
+    const std::string& passage = passages.of(row);
     whole[""][passage].push_back(*ratio);
     by_text[row.text][passage].push_back(*ratio);
     by_rows[row.label + " over " + pair.over->row->label][passage].push_back(*ratio);
@@ -79,8 +78,8 @@ std::vector<Sampled> compare(const store::Results& results, const Pairing& pairi
 }
 
 /// All of a finding but what the other claims have a say in.
-Finding measure(const store::Results& results, const std::vector<Candidate>& rows,
-                const Claim& claim) {
+Finding measure(const store::Results& results, const Passages& passages,
+                const std::vector<Candidate>& rows, const Claim& claim) {
   Finding finding{.claim = claim,
                   .verdict = "undecided",
                   .reason = {},
@@ -97,7 +96,7 @@ Finding measure(const store::Results& results, const std::vector<Candidate>& row
     finding.reason = pairing.missing;
     return finding;
   }
-  const std::vector<Sampled> all = compare(results, pairing, &finding);
+  const std::vector<Sampled> all = compare(passages, pairing, &finding);
   if (all.empty()) {
     finding.reason = fmt::format("{} has no ratio in any of the {} pairs: zero or not measured",
                                  claim.metric, finding.left_out);
@@ -150,11 +149,12 @@ bool is_flipped(const Part& part, const Finding& whole) {
 
 std::vector<Finding> judge(const store::Results& results, const std::vector<Claim>& claims) {
   const std::vector<Candidate> rows = candidates(results);
+  const Passages passages(results);
   std::vector<Finding> findings;
   std::vector<size_t> tested;
   std::vector<double> p;
   for (const Claim& claim : claims) {
-    findings.push_back(measure(results, rows, claim));
+    findings.push_back(measure(results, passages, rows, claim));
     if (std::isnan(findings.back().p)) continue;
     tested.push_back(findings.size() - 1);
     p.push_back(findings.back().p);

@@ -78,12 +78,21 @@ config::DatasetInfo describe(const config::DatasetItem& item, const config::Prob
   info.probes = found.probes;
   info.dtype = found.dtype;
   info.has_w_o = found.has_w_o;
+  info.no_keys_before_rope = found.no_keys_before_rope;
   info.uses_seed = found.uses_seed;
   info.layers = found.layers;
   info.model = found.model;
   info.content = found.content;
   info.token_ids = found.token_ids;
   return info;
+}
+
+config::Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits) {
+  // What probes are asked for matters to synthetic data alone.
+  const config::Describe described = [](const config::DatasetItem& item) {
+    return describe(item, {});
+  };
+  return config::load(file, edits, &described);
 }
 
 config::Plan make_plan(const config::Experiment& experiment) {

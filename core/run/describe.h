@@ -19,6 +19,9 @@ config::DatasetInfo describe(const config::DatasetItem& item, const config::Prob
 at::Tensor passage(const config::DatasetItem& item);
 model::Needles needles(const config::DatasetItem& item);
 
+/// config::load() with mistakes in the files of datasets among all others.
+config::Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits);
+
 /// The experiment's plan, with its datasets described and what its backend cannot take left out.
 config::Plan make_plan(const config::Experiment& experiment);
 

@@ -176,9 +176,26 @@ store::Results earlier(const config::Experiment& experiment) {
   return results;
 }
 
-bool is_complete(const store::Results& results, const Cell& cell, const Options& options) {
-  const auto found = results.cells.find(cell.id);
-  return !options.rerun && found != results.cells.end() && found->second.status == "complete";
+/// Cells that an earlier run left complete.
+struct Stored {
+  std::set<std::string> intact;   // what is there counts
+  std::set<std::string> damaged;  // must be computed again
+};
+
+Stored stored_cells(const config::Experiment& experiment, const config::Plan& plan,
+                    const std::vector<size_t>& cells, const store::Results& results,
+                    const Options& options) {
+  Stored stored;
+  if (options.rerun) return stored;
+  for (const size_t index : cells) {
+    const Cell& cell = plan.cells[index];
+    const auto found = results.cells.find(cell.id);
+    const bool complete = found != results.cells.end() && found->second.status == "complete";
+    if (complete && cell.state == CellState::run) stored.intact.insert(cell.id);
+  }
+  stored.damaged = store::damaged_cells(experiment.output, stored.intact);
+  for (const std::string& id : stored.damaged) stored.intact.erase(id);
+  return stored;
 }
 
 /// Hands out cells to workers and waits for them, telling the observer what happens.
@@ -235,6 +252,7 @@ class Watch {
     if (event.status == "complete") ++outcome_.complete;
     if (event.status == "failed") ++outcome_.failed;
     if (event.status == "unsupported") ++outcome_.unsupported;
+    if (event.status != "complete") ++outcome_.reasons[event.status + ": " + event.reason];
     --outcome_.left;
     observer_.finished_cell(cell, event.status, event.reason, event.seconds);
   }
@@ -275,12 +293,8 @@ std::vector<size_t> selected(const config::Plan& plan, const Options& options) {
 
 std::set<std::string> stored(const config::Experiment& experiment, const config::Plan& plan,
                              const Options& options) {
-  const store::Results results = earlier(experiment);
-  std::set<std::string> ids;
-  for (const Cell& cell : plan.cells) {
-    if (is_complete(results, cell, options)) ids.insert(cell.id);
-  }
-  return ids;
+  return stored_cells(experiment, plan, selected(plan, options), earlier(experiment), options)
+      .intact;
 }
 
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
@@ -298,12 +312,19 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
                                  counted(std::ssize(plan.cells), "cell")));
   }
   store::Results results = earlier(experiment);
+  const Stored known = stored_cells(experiment, plan, cells, results, options);
+  for (const std::string& id : known.damaged) {
+    observer.warning(fmt::format(
+        "{}: cell {} is not what was written, its checksum differs: it is computed again",
+        experiment.output.string(), id));
+  }
 
   Outcome outcome;
   auto shared = std::make_shared<Shared>(plan, experiment.output);
   std::map<std::string, store::CellResult> states;
   const auto state = [&](const Cell& cell, const char* status, const std::string& reason) {
     states[cell.id] = not_run(cell, status, reason);
+    if (cell.state != CellState::run) ++outcome.reasons[fmt::format("{}: {}", status, reason)];
   };
   for (const size_t index : cells) {
     const Cell& cell = plan.cells[index];
@@ -313,7 +334,7 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
     } else if (cell.state == CellState::unsupported) {
       ++outcome.unsupported;
       state(cell, "unsupported", cell.reason);
-    } else if (is_complete(results, cell, options)) {
+    } else if (known.intact.contains(cell.id)) {
       ++outcome.complete;
       ++outcome.reused;
     } else {
@@ -333,7 +354,7 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   results.axes = plan.axes;
   results.rows = summary_rows(experiment, plan, {cells.begin(), cells.end()}, results.cells);
   results.cells = std::move(states);
-  store::update_results(experiment.output, results);
+  store::update_results(experiment.output, results, known.damaged);
 
   // The last bits of a result depend on the number of threads, so that follows from the whole plan
   // and not from what is left of it: a resumed run and shards give what one run gives.

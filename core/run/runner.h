@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -33,7 +34,8 @@ class Observer {
 
 struct Outcome {
   int64_t complete = 0, failed = 0, unsupported = 0, excluded = 0, left = 0;
-  int64_t reused = 0;  // complete cells of earlier runs among `complete`
+  int64_t reused = 0;                           // complete cells of earlier runs among `complete`
+  std::map<std::string, int64_t> reasons = {};  // "unsupported: …" of cells that are not complete
   bool interrupted = false;
   std::string broken = {};  // why no more results could be stored, such as a full disk
 };

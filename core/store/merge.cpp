@@ -59,6 +59,7 @@ class Merger {
       add_attributes(input.results);
     }
     paths_.push_back(path);
+    refuse_damaged(path, input.results);
     for (const SummaryRow& row : input.results.rows) add_row(row);
     for (auto& [id, cell] : input.results.cells) add_cell(id, cell, path, input.sources.at(id));
   }
@@ -109,6 +110,20 @@ class Merger {
   }
 
  private:
+  static void refuse_damaged(const fs::path& path, const Results& results) {
+    std::set<std::string> complete;
+    for (const auto& [id, cell] : results.cells) {
+      if (cell.status == "complete") complete.insert(id);
+    }
+    const std::set<std::string> damaged = damaged_cells(path, complete);
+    if (damaged.empty()) return;
+    throw Error(fmt::format(
+        "{}: {} {} not what was written: the checksum differs, as of {}; run the "
+        "experiment into this file once more, which computes {} again",
+        path.string(), counted(std::ssize(damaged), "cell"), damaged.size() == 1 ? "is" : "are",
+        *damaged.begin(), damaged.size() == 1 ? "it" : "them"));
+  }
+
   void check_same(const fs::path& path, const Results& other) const {
     const std::string first = paths_.front().string();
     const std::string difference = experiment_difference(

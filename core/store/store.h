@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,14 @@ void write_results(const std::filesystem::path& path, const Results& results);
 /// Starts or goes on with a run: FILE.h5 gets the attributes, experiment and rows of `plan`, keeps
 /// the cells it has and takes in its parts. Cells of `plan` (a stub with status `interrupted` for
 /// each cell still to run, and those `excluded` or `unsupported`) are added; a stub yields to a
-/// stored cell, any other planned cell replaces it.
-void update_results(const std::filesystem::path& path, const Results& plan);
+/// stored cell, any other planned cell replaces it. Stored cells that are `damaged` go.
+void update_results(const std::filesystem::path& path, const Results& plan,
+                    const std::set<std::string>& damaged = {});
+
+/// Those of the cells, all in FILE.h5 or its parts, that are not what was written: their checksum
+/// differs, or they cannot be read.
+std::set<std::string> damaged_cells(const std::filesystem::path& path,
+                                    const std::set<std::string>& ids);
 
 struct FoldReport {
   int64_t folded = 0;  // cells taken in
@@ -54,7 +61,8 @@ struct MergeReport {
 /// (created, argv, host …) replace those of the inputs. Complete cells are preferred; complete ones
 /// that disagree by more than another number of threads explains give a warning. Throws Error where
 /// `out` is there, no input, and holds complete cells that no input has; where the inputs come from
-/// different experiments (naming the first difference) or code versions.
+/// different experiments (naming the first difference) or code versions; where a complete cell of
+/// an input is damaged.
 MergeReport merge(const std::filesystem::path& out,
                   const std::vector<std::filesystem::path>& inputs,
                   const std::map<std::string, std::string>& attributes = {});

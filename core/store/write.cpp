@@ -83,8 +83,13 @@ void write_file(const fs::path& target, const Results& results, const Sources& s
 
 void write_results(const fs::path& path, const Results& results) { write_file(path, results, {}); }
 
-void update_results(const fs::path& path, const Results& plan) {
+void update_results(const fs::path& path, const Results& plan,
+                    const std::set<std::string>& damaged) {
   Loaded stored = load(path, Detail::light, false);
+  for (const std::string& id : damaged) {
+    stored.results.cells.erase(id);
+    stored.sources.erase(id);
+  }
   Results results = plan;
   for (auto& [id, cell] : stored.results.cells) {
     const auto planned = results.cells.find(id);

@@ -43,6 +43,7 @@ def libraries() -> dict[str, str]:
 
 def capture(model: Model, text: Path, request: Request, out: Path, attributes: dict[str, Any]) -> None:
     """Writes `out`, whole or not at all. `attributes` are added to the root's (argv, hash of inputs)."""
+    passages.read_text(text)  # a mistake in its name does not wait for the tokenizer
     layers = _layers(model, request.layers)
     taken = passages.cut(text, model.tokenizer, request.cut)
     positions = probes.positions(request.probes, request.cut.tokens)

@@ -63,13 +63,26 @@ def first_line(error: BaseException) -> str:
 def run(main: Callable[[], int]) -> NoReturn:
     """Runs `main` as a program: a UserError becomes a line on stderr and exit code 2, Ctrl-C exit code 130."""
     program = Path(sys.argv[0]).name
-    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))  # unwinds, so files are cleaned up
+    ended: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        """Unwinds, so that files are cleaned up; what the libraries on the way say of that is no news."""
+        ended.append(128 + number)
+        sys.unraisablehook = lambda _what: None
+        sys.exit(ended[0])
+
+    signal.signal(signal.SIGTERM, end)
     try:
         code = main()
     except UserError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        code = EXIT_BAD_INPUT
+        if not ended:
+            print(f"{program}: error: {error}", file=sys.stderr)
+        code = ended[0] if ended else EXIT_BAD_INPUT
     except KeyboardInterrupt:
         print(f"{program}: interrupted, nothing half-written was left", file=sys.stderr)
         code = EXIT_INTERRUPTED
+    except BaseException:
+        if not ended:
+            raise
+        code = ended[0]
     sys.exit(code)

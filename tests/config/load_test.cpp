@@ -305,6 +305,26 @@ TEST_CASE("methods: labels, own recipes, repetitions") {
         Lines{"e.yaml:3:10: 'methods' must be a list of ids or recipes, found 'kivi'"});
 }
 
+TEST_CASE("an edit that a later one overrides is no part of the label, and rows say so") {
+  const ExperimentFolder folder;
+  const config::Experiment experiment = folder.load(R"(schema: 1
+dataset: {source: synthetic}
+methods:
+  - {use: kivi, set: {key.codec.group: 16, group: 64}}
+  - {use: kivi, set: {group: 64, key.codec.group: 16}}
+  - {use: kivi, set: {group: 8, key: {codec: {group: 16}}, value.codec.group: 32}}
+)");
+  REQUIRE(experiment.methods.size() == 3);
+  CHECK(experiment.methods[0].label == "kivi (group=64)");
+  CHECK(experiment.methods[0].notes ==
+        Lines{"set: key.codec.group=16 has no effect, a later key sets the same"});
+  CHECK(experiment.methods[1].label == "kivi (group=64, key.codec.group=16)");
+  CHECK(experiment.methods[1].notes.empty());
+  CHECK(experiment.methods[2].label == "kivi (key.codec.group=16, value.codec.group=32)");
+  CHECK(experiment.methods[2].notes ==
+        Lines{"set: group=8 has no effect, a later key sets the same"});
+}
+
 TEST_CASE("labels of datasets are unique") {
   const ExperimentFolder folder;
   folder.write("a/kv.h5", "");
@@ -314,16 +334,32 @@ dataset:
   - {source: synthetic, pattern: gaussian, tokens: 256}
   - {source: synthetic, pattern: gaussian, tokens: 512}
   - {source: synthetic, pattern: constant}
-  - {source: synthetic, pattern: constant}
-  - {source: capture, path: a/kv.h5}
+  - {source: capture, path: a/kv.h5, layers: [0]}
+  - {source: capture, path: a/kv.h5, layers: [1]}
   - {source: capture, path: b/kv.h5, label: mine}
   - {source: capture, path: b/kv.h5}
 methods: [kivi]
 )");
   Lines labels;
   for (const config::DatasetItem& item : experiment.datasets) labels.push_back(item.label);
-  CHECK(labels == Lines{"gaussian tokens=256", "gaussian tokens=512", "constant", "constant #2",
-                        "a/kv", "mine", "b/kv"});
+  CHECK(labels == Lines{"gaussian tokens=256", "gaussian tokens=512", "constant", "a/kv", "a/kv #2",
+                        "mine", "b/kv"});
+}
+
+TEST_CASE("a dataset listed twice is refused, unless under another label") {
+  const ExperimentFolder folder;
+  folder.write("a/kv.h5", "");
+  CHECK(folder.mistakes(R"(schema: 1
+dataset:
+  - {source: synthetic, pattern: gaussian}
+  - {source: capture, path: a/kv.h5, tokens: 64}
+  - {source: synthetic, pattern: gaussian, label: other}
+  - {source: synthetic}
+  - {source: capture, path: ./a/kv.h5, tokens: 64}
+  - {source: capture, path: a/kv.h5, tokens: 65, label: kv}
+methods: [kivi]
+)") == Lines{"e.yaml:6:5: dataset 'gaussian' is listed twice; give one of them another 'label'",
+             "e.yaml:7:5: dataset 'kv' is listed twice; give one of them another 'label'"});
 }
 
 TEST_CASE("includes: later keys win, places name the file they are in") {
@@ -413,7 +449,7 @@ TEST_CASE("mistakes of --set") {
             .front()
             .ends_with("(did you mean 'pattern'?)"));
   CHECK(folder.mistakes(listed, {"probes.count="}).size() == 1);
-  CHECK(folder.mistakes(listed, {"dataset.1.pattern="}).empty());
+  CHECK(folder.mistakes(listed, {"dataset.1.pattern=", "dataset.0.tokens=512"}).empty());
 }
 
 TEST_CASE("what is empty is called so, and a cycle of includes is one mistake") {

@@ -71,6 +71,15 @@ sweep: {grid: {group: [32, 64], window.recent: [0, 128]}}
   CHECK(bf16.size() == 1);
 }
 
+TEST_CASE_METHOD(Fixture, "many names of one configuration are not all written out for each") {
+  std::string methods = "methods:\n";
+  for (int i = 0; i < 20; ++i) methods += "  - {use: kivi, label: name" + std::to_string(i) + "}\n";
+  for (const config::Row& row : plan(kCapture + methods).rows) {
+    REQUIRE(row.warnings.size() == 1);
+    CHECK(row.warnings[0].ends_with(" and 13 more, computed once"));
+  }
+}
+
 TEST_CASE_METHOD(Fixture, "two names of one configuration share a cell, with a warning") {
   const config::Plan plan = this->plan(kCapture + R"(methods: [kivi, kivi_g128]
 sweep: {grid: {group: [32, 128]}}

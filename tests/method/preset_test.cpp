@@ -202,6 +202,6 @@ TEST_CASE("D86: the two methods that differ only by case are never guessed") {
 
 TEST_CASE("an unknown method is refused with the nearest one") {
   CHECK_THROWS_WITH(method::preset("kvii"), "unknown method 'kvii' (did you mean 'kivi'?)");
-  CHECK_THROWS_WITH(method::preset("zzzzzzzzzzzzzzzzzz"), ContainsSubstring("(valid: bf16, "));
+  CHECK_THROWS_WITH(method::preset("zzzzzzzzzzzzzzzzzz"), "unknown method 'zzzzzzzzzzzzzzzzzz'");
   CHECK_FALSE(method::wrong_id("kivi").has_value());
 }

@@ -36,7 +36,24 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "d83_unknown_probe_key": ("probes: {number: 4}", "6:10", r"unknown key 'number' in 'probes'"),
     "key_twice": ("name: again", "6:1", r"name.*twice|twice.*name"),
     "empty_label": ("methods: [{use: kivi, label: ''}]", "4:30", r"'label' is empty"),
+    "label_of_two_lines": ('methods: [{use: kivi, label: "a\\nb"}]', "4:30", r"'label' must be one line"),
+    "label_with_a_control_character": ('methods: [{use: kivi, label: "a\\x1bb"}]', "4:30", r"'label' must be one line"),
+    "id_of_two_lines": ('methods: [{id: "a\\nb", key: {rotate: hadamard}}]', "4:16", r"'id' must be one line"),
+    "empty_label_of_a_dataset": ("dataset: {source: synthetic, label: ''}", "3:37", r"'label' is empty"),
+    "label_of_a_dataset": ('dataset: {source: synthetic, label: "a\\tb"}', "3:37", r"'label' must be one line"),
+    "empty_text": ("dataset: {source: synthetic, text: ''}", "3:36", r"'text' is empty"),
+    "text_of_two_lines": ('dataset: {source: synthetic, text: "a\\nb"}', "3:36", r"'text' must be one line"),
+    "empty_reason": ("exclude: [{when: {method: kivi}, reason: ''}]", "6:42", r"'reason' is empty"),
+    "reason_of_two_lines": ('exclude: [{when: {method: kivi}, reason: "a\\nb"}]', "6:42", r"'reason' must be one line"),
+    "empty_include": ("include: ''", "6:10", r"a file must be named"),
+    "empty_path": ("dataset: {source: capture, path: ''}", "3:34", r"a file must be named"),
+    "path_of_our_own_data": ("dataset: {source: capture, path: datasets/smollm2/passages/emma_0.h5}", "3:34",
+                             r"no such file.*prepare_demo\.py --out datasets/smollm2 --passages makes it"),
+    "dataset_twice": ("dataset: [{source: synthetic}, {source: synthetic}]", "3:32", r"listed twice.*another 'label'"),
+    "far_from_every_key": (
+        "methods: [{use: kivi, set: {qqqqqqqqqqqq: 1}}]", "4:29", r"unknown key 'qqqqqqqqqqqq' of a method$"),
     "empty_output": ("output: ''", "5:9", r"'output' must name a file"),
+    "output_that_is_a_folder": ("output: a/", "5:9", r"'output' must name a file"),
     "merge_key": ("dataset: {<<: {source: synthetic}}", "3:11", r"merge keys \(<<\)"),
     "nul": ('name: "a\\0b"', "2:7", r"NUL"),
     "not_a_number": ("dataset: {source: synthetic, key_norm: .nan}", "3:40", r"'key_norm'.*found \.nan"),
@@ -122,6 +139,15 @@ def test_a_mistake_in_an_included_file_is_placed_there(kvlab: Kvlab) -> None:
     outcome = kvlab.refused("run", "top.yaml")
     assert any("base.yaml:6:1: unknown key 'resid_length'" in text for text in outcome.mistakes)
     assert any(text.startswith("top.yaml:2:11: ") for text in outcome.mistakes)
+
+
+def test_set_includes_nothing(kvlab: Kvlab) -> None:
+    """It would be recorded in the results and not be true."""
+    (kvlab.folder / "good.yaml").write_text(GOOD, encoding="utf-8")
+    (kvlab.folder / "more.yaml").write_text("seeds: [1]\n", encoding="utf-8")
+    outcome = kvlab.refused("validate", "good.yaml", "--set", "include=more.yaml")
+    assert outcome.mistakes == ["--set include: files are included by the experiment file alone: write a file that "
+                                "includes both, later keys win"]
 
 
 def test_an_include_of_itself_ends(kvlab: Kvlab) -> None:

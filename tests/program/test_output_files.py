@@ -62,6 +62,15 @@ def test_output_that_is_a_folder(kvlab: Kvlab) -> None:
     assert_one_sentence(kvlab.refused("run", "small.yaml"), "small.h5")
 
 
+@pytest.mark.parametrize("out", ["", "made/"])
+@pytest.mark.parametrize("option", [["--out"], ["--dry-run", "--out"]])
+def test_output_that_names_no_file(out: str, option: list[str], kvlab: Kvlab) -> None:
+    """No folder is made for it."""
+    write(kvlab.folder)
+    outcome = kvlab.refused("run", "small.yaml", *option, out)
+    assert_one_sentence(outcome, f"the output '{out}' names no file to write")
+
+
 def test_full_disk_from_the_start(kvlab: Kvlab) -> None:
     """Not even the plan fits: no file is left that a reader could take for results."""
     write(kvlab.folder)

@@ -125,6 +125,47 @@ def test_rerun_computes_again(kvlab: Kvlab) -> None:
         assert any(a["cells"][cell].attrs["seconds"] != b["cells"][cell].attrs["seconds"] for cell in a["cells"])
 
 
+def change_a_number(results: Path) -> str:
+    """As a bad disk or an editor would: a number of one cell, wherever it stands."""
+    with h5py.File(results, "a") as file:
+        name, cell = next((name, cell) for name, cell in file["cells"].items() if "metrics" in cell)
+        cell["metrics/k_nmse"][()] = 0.0001
+        scalars = cell.attrs["scalars"]
+        scalars[list(cell.attrs["scalar_names"]).index("k_nmse")] = 0.0001
+        cell.attrs["scalars"] = scalars
+    return name
+
+
+def test_a_damaged_cell_is_computed_again(kvlab: Kvlab) -> None:
+    write(kvlab.folder)
+    kvlab.ok("run", "small.yaml")
+    results = kvlab.folder / "small.h5"
+    (kvlab.folder / "before.h5").write_bytes(results.read_bytes())
+    cell = change_a_number(results)
+    plan = json.loads(kvlab.ok("run", "small.yaml", "--dry-run", "--json").out)
+    assert [one["state"] for one in plan["cells"] if one["id"] == cell] == ["run"]
+    refused = kvlab.refused("merge", "merged.h5", "small.h5")
+    assert f"small.h5: 1 cell is not what was written: the checksum differs, as of {cell}" in refused.err
+    outcome = kvlab.ok("run", "small.yaml", "--json")
+    assert f"cell {cell} is not what was written, its checksum differs: it is computed again" in outcome.err
+    again = json.loads(outcome.out)
+    assert (again["complete"], again["reused"]) == (4, 3)
+    assert_same(kvlab.folder / "before.h5", results)
+
+
+def test_an_interrupted_rerun_says_how_to_go_on(kvlab: Kvlab) -> None:
+    """The same command would begin from the start."""
+    write(kvlab.folder, **MANY)
+    with subprocess.Popen([str(program_path()), "run", "small.yaml", "--jobs", "1", "--rerun"], cwd=kvlab.folder,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        for _ in range(4):
+            run.stderr.readline()
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=60)
+    assert run.returncode == 130, err
+    assert "the same command without --rerun goes on from here" in out
+
+
 def test_a_changed_experiment_keeps_what_it_still_has(kvlab: Kvlab) -> None:
     """Another method is added: only its cell is computed. One is taken out: its cell is stale, not a row (D100)."""
     write(kvlab.folder, methods=["bf16", "kivi"])

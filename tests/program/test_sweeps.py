@@ -66,7 +66,7 @@ def test_two_names_of_one_configuration_share_a_cell_with_a_warning(kvlab: Kvlab
     assert [row["method"] for row in table] == ["kivi", "kivi_g128", "kivi"]
     assert table[0]["cell"] == table[1]["cell"] != table[2]["cell"]
     assert "same configuration as kivi_g128" in table[0]["warnings"]
-    assert "same configuration as kivi, G 128" in table[1]["warnings"]
+    assert "same configuration as 'kivi, G 128'" in table[1]["warnings"]
     assert "same configuration" not in table[2]["warnings"]
     assert table[0]["wo_rel"] == table[1]["wo_rel"] != table[2]["wo_rel"]
 

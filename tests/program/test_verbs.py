@@ -114,6 +114,18 @@ def test_list(what: str, kvlab: Kvlab) -> None:
         assert available["cuda"] or "backend cuda is not available here: " in text
 
 
+def test_components_fit_a_screen(kvlab: Kvlab) -> None:
+    """But for the help, which is last: long lists of parameters go over several lines."""
+    items = json.loads(kvlab.ok("list", "components", "--json").out)
+    text = kvlab.ok("list", "components").out
+    helps = {item["help"] for item in items}
+    widths = [len(line) - max((len(help) for help in helps if help and line.endswith(help)), default=0)
+              for line in text.splitlines()]
+    assert max(widths) < 110
+    for item in items:
+        assert all(param in text for param in item["params"].split(", "))
+
+
 @pytest.mark.parametrize("method", ["kivi", "oscar_ots", "optr"])
 def test_show(method: str, kvlab: Kvlab) -> None:
     shown = json.loads(kvlab.ok("show", method, "--json").out)

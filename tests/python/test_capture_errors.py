@@ -177,3 +177,37 @@ def test_the_recorded_command_names_no_folder(tmp_path: Path) -> None:
     ]
     expected = '["capture_hf.py", "--out", "kv.h5", "--text=a.txt", "--layers", "0,1", "--bos=never"]'
     assert capture_hf.shareable(command) == expected
+
+
+def test_a_missing_text_does_not_wait_for_the_model(
+    program: Callable[..., Outcome], tiny: Callable[..., Path], text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvlab_capture.loading import Model
+
+    def load(*_: object, **__: object) -> None:
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr(Model, "_load", load)
+    out = text.with_name("kv.h5")
+    refused(
+        program(capture_hf, "--model", tiny("llama"), "--text", "missing.txt", "--tokens", 20, "--out", out),
+        "cannot read the text missing.txt",
+    )
+
+
+def test_sigterm_ends_without_a_traceback() -> None:
+    """Wherever it hits: libraries turn the end into an error of their own."""
+    script = (
+        "import os, signal, sys\n"
+        "from kvlab_capture import cli\n"
+        "def work():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    except SystemExit as error:\n"
+        "        raise SystemError('unreported exception') from error\n"
+        "cli.run(work)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY / "datasets", capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (143, "", "")

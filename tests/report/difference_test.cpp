@@ -113,6 +113,18 @@ TEST_CASE("An interval resamples the passages of a difference and holds its mean
   CHECK(change.low > 0);
 }
 
+TEST_CASE("One passage under sixteen names is one passage of a difference") {
+  store::Results a = passages(16, 0.2);
+  for (auto& [id, cell] : a.cells) {
+    nlohmann::json config = nlohmann::json::parse(cell.config);
+    config["dataset"]["sha256"] = "one";
+    cell.config = config.dump();
+  }
+  const Change change = change_of(difference(a, a, {}, {}), "wo_rel");
+  CHECK(change.passages == 1);
+  CHECK(std::isnan(change.low));
+}
+
 TEST_CASE("What cannot be compared is refused or told") {
   const store::Results a = passages(1, 0.2);
   store::Results b = passages(1, 0.2);

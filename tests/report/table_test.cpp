@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "catch.h"
+#include "report/grid.h"
 #include "report/results_maker.h"
 
 namespace kvlab::report {
@@ -115,6 +116,43 @@ TEST_CASE("A mean over enough passages has an interval, and what they cannot tel
   const std::string few = table(passages(15), {.emphasis = true});
   CHECK(few.find("±") == std::string::npos);
   CHECK_THAT(few, ContainsSubstring("\033[1m0.1700\033[0m") && ContainsSubstring("\033[4m0.1707"));
+}
+
+/// kivi on one file, or one draw, under so many names.
+store::Results repeated(int count, bool is_drawn) {
+  ResultsMaker maker;
+  for (int i = 0; i < count; ++i) {
+    store::CellResult& cell =
+        maker.add("kivi", "name" + std::to_string(i), 0, {{"wo_rel", 0.1 + 0.01 * i}});
+    nlohmann::json config = nlohmann::json::parse(cell.config);
+    if (is_drawn) {
+      maker.results.rows.back().seed_used = true;
+      config["dataset"].update({{"source", "synthetic"},
+                                {"params", {{"pattern", "gaussian"}, {"tokens", 64 * (i + 1)}}}});
+    } else {
+      config["dataset"]["sha256"] = "abc";
+    }
+    cell.config = config.dump();
+  }
+  return maker.results;
+}
+
+TEST_CASE("One passage under sixteen names is one passage") {
+  for (const bool is_drawn : {false, true}) {
+    CAPTURE(is_drawn);
+    const std::string text = table(repeated(16, is_drawn), {});
+    CHECK(text.find("±") == std::string::npos);
+    CHECK_THAT(text, ContainsSubstring("0.1750"));
+  }
+  // A cell that several names share counts once.
+  store::Results shared = repeated(2, false);
+  shared.cells.erase(shared.rows[1].cell);
+  shared.rows[1].cell = shared.rows[0].cell;
+  CHECK_THAT(table(shared, {}), ContainsSubstring("0.1000"));
+  const Passages passages(shared);
+  const Value value = mean_of(shared, passages, {&shared.rows[0], &shared.rows[1]}, "wo_rel");
+  CHECK(value.planned == 1);
+  CHECK(value.numbers == 1);
 }
 
 /// Lines a, b and c on four passages of blocks: b is above a by a hair that changes sign, c by

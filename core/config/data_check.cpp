@@ -1,0 +1,76 @@
+#include "config/data_check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <tuple>
+
+#include "config/calibration_check.h"
+
+namespace kvlab::config {
+namespace {
+
+bool is_there(const DatasetItem& item) {
+  std::vector<std::filesystem::path> paths = {item.path};
+  if (item.model) {
+    paths.push_back(item.model->needles.empty() ? item.model->tokens : item.model->needles);
+  }
+  std::error_code ignored;
+  return std::all_of(paths.begin(), paths.end(),
+                     [&](const auto& path) { return std::filesystem::exists(path, ignored); });
+}
+
+class DataCheck {
+ public:
+  explicit DataCheck(const Describe& describe) : describe_(describe) {}
+
+  void look_at(const DatasetItem& item) {
+    for (const DatasetItem& calibration : item.calibration) look_at(calibration);
+    if (item.source == "synthetic" || !is_there(item)) return;
+    try {
+      const std::vector<int64_t> held = describe_(item).layers;
+      for (size_t i = 0; i < item.layers.size(); ++i) {
+        if (std::find(held.begin(), held.end(), item.layers[i]) != held.end()) continue;
+        problem(item.layer_marks[i],
+                fmt::format("{} has no layer {} (available: {})", name_of(item), item.layers[i],
+                            fmt::join(held, ", ")));
+      }
+    } catch (const Error& error) {
+      problem(item.mark, error.what());
+    }
+  }
+
+  std::vector<Problem> take() { return std::move(problems_); }
+
+ private:
+  void problem(const Mark& mark, const std::string& message) {
+    if (!told_.emplace(mark.file, mark.line, mark.column).second) return;
+    problems_.push_back({mark.file, mark.line, mark.column, message});
+  }
+
+  const Describe& describe_;
+  std::vector<Problem> problems_;
+  std::set<std::tuple<std::string, int, int>> told_;
+};
+
+}  // namespace
+
+std::vector<Problem> data_problems(const Experiment& experiment,
+                                   const std::vector<std::string>& axes,
+                                   const std::vector<Point>& points, const Describe& describe) {
+  DataCheck check(describe);
+  for (const Point& point : points) {
+    for (const DatasetItem& item : experiment.datasets) {
+      check.look_at(at_point(item, axes, point));
+    }
+    for (const DatasetItem& item : calibration_at_point(experiment.calibration, axes, point)) {
+      check.look_at(item);
+    }
+  }
+  return check.take();
+}
+
+}  // namespace kvlab::config
