@@ -19,8 +19,8 @@ SCHEMA = "kvlab.results/1"
 # Columns of /summary that are neither a metric (these have a unit) nor an axis of a sweep.
 IDENTITY = ("cell", "row", "status", "reason", "method", "label", "dataset", "text", "layer", "seed", "seed_used",
             "backend", "warnings", "hist_tokens_key", "hist_tokens_value", "window_tokens_key", "window_tokens_value")
-# What says which cell a row of `heads` or `timings` belongs to.
-_WHOSE = ("cell", "label", "method", "dataset", "layer", "seed", "backend")
+# What says which row of the summary a row of `heads` or `timings` belongs to.
+_WHOSE = ("row", "cell", "label", "method", "dataset", "layer", "seed", "backend")
 # Attributes of a cell.
 _PROVENANCE = ("status", "reason", "started", "seconds", "code_version")
 # Metrics that are stored per query head; the other ones with a value a head are per KV head.
@@ -82,7 +82,7 @@ class Results:
 
     @cached_property
     def heads(self) -> pd.DataFrame:
-        """One row a cell, metric and head: columns `metric`, `of` ("kv" or "query"), `head`, `value`."""
+        """One row for each row of the summary, metric and head: columns `metric`, `of` ("kv" or "query"), `head`, `value`."""
         return self.by_head()
 
     def by_head(self, metric: str | None = None) -> pd.DataFrame:
@@ -97,7 +97,7 @@ class Results:
 
     @cached_property
     def timings(self) -> pd.DataFrame:
-        """One row a timed run: columns `metric` ("decode_us", …), `run`, `us`."""
+        """One row for each row of the summary and timed run: columns `metric` ("decode_us", …), `run`, `us`."""
         return self._by_cell("samples", ("metric", "run", "us"), lambda name, array: pd.DataFrame(
             {"metric": name, "run": np.arange(array.size), "us": array / 1e3}))
 
@@ -162,7 +162,8 @@ class Results:
 
     def _by_cell(self, group: str, columns: tuple[str, ...],
                  frame: Callable[[str, np.ndarray], pd.DataFrame | None], only: str | None = None) -> pd.DataFrame:
-        """`frame` of every array (or of the one named) of a group of every cell, each row with whose it is."""
+        """`frame` of every array (or of the one named) of a group of every cell, once for each row of the summary that has the
+        cell: labels and sweep points of one configuration share it."""
         def frames(file: h5py.File) -> list[pd.DataFrame]:
             found = []
             for cell, stored in file["cells"].items():
@@ -173,7 +174,7 @@ class Results:
             return found
 
         made = self._open(frames)
-        whose = self.summary.drop_duplicates("cell")[list(dict.fromkeys((*_WHOSE, *self.axes)))]
+        whose = self.summary[list(dict.fromkeys((*_WHOSE, *self.axes)))]
         if not made:
             return whose.iloc[:0].reindex(columns=[*whose, *columns])
         return whose.merge(pd.concat(made, ignore_index=True), on="cell")

@@ -26,7 +26,7 @@ def cells(results: Results, choice: ch.Choice, kind: str, array: str, *beside: s
 
     `beside` are arrays that the cells bring along.
     """
-    found = ch.rows(results, choice).drop_duplicates("cell").sort_values("row")
+    found = ch.rows(results, choice).sort_values("row")
     point = []
     for axis in results.axes:
         if (count := found[axis].nunique()) > 1:

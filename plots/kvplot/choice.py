@@ -27,7 +27,7 @@ class Choice:
 
     def command(self, path: str, kind: str) -> str:
         """The command that draws this."""
-        words = ["kvplot", path, "--kind", kind]
+        words = [".venv/bin/kvplot", path, "--kind", kind]
         for name, value in (("value", self.value), ("x", self.x)):
             words += [f"--{name}", value] if value else []
         for label in self.only:

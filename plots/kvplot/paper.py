@@ -47,7 +47,18 @@ def draw(figure: Figure, suffix: str, width: str = "column") -> bytes:
         canvas = _canvas(figure, WIDTHS[width])
         out = io.BytesIO()
         canvas.savefig(out, format=suffix, metadata=_NO_DATES[suffix])
-    return out.getvalue()
+    return _numbered(out.getvalue()) if suffix == "svg" else out.getvalue()
+
+
+def _numbered(svg: bytes) -> bytes:
+    """With its identifiers in order of appearance. Matplotlib's are hashes of unrounded coordinates, whose last bits are not
+    those of every machine."""
+    places: dict[bytes, int] = {}
+
+    def number(found: re.Match[bytes]) -> bytes:
+        return found[1] + b"%s%d" % (found[2], places.setdefault(found[2] + found[3], len(places)))
+
+    return re.sub(rb'(id="|#)([A-Za-z]\w*?)([0-9a-f]{10})\b', number, svg)
 
 
 def _canvas(figure: Figure, width: float) -> Canvas:

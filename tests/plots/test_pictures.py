@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,14 @@ def test_other_processes_draw_the_same_bytes(swept: Results, tmp_path: Path) -> 
     for path in made:
         content = path.read_bytes()
         assert content.startswith(starts[path.suffix]) and content == (tmp_path / "2" / path.name).read_bytes(), path.name
+
+
+def test_identifiers_of_an_svg_are_counted(swept: Results) -> None:
+    """Matplotlib's own are hashes of coordinates down to bits that machines do not share."""
+    svg = paper.draw(kinds.ALL["pareto"].figure(swept, DEFAULT), "svg").decode()
+    names = re.findall(r'id="([^"]+)"', svg)
+    assert len(set(names)) == len(names) and not [name for name in names if re.search(r"[0-9a-f]{10}$", name)]
+    assert set(re.findall(r'(?:url\(|href=")#([\w.-]+)', svg)) <= set(names)
 
 
 def test_the_widths_are_those_of_a_paper(swept: Results, tmp_path: Path) -> None:
@@ -300,7 +309,7 @@ def test_the_printed_command_draws_the_same(swept: Results, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     choice = Choice(value="attn_kl", only=("kivi", "oscar_ots"), where=(("group", "32"),))
     command = shlex.split(choice.command(str(swept.path), "pareto"))
-    assert command[0] == "kvplot" and cli.main(command[1:]) == 0
+    assert command[0] == ".venv/bin/kvplot" and cli.main(command[1:]) == 0
     assert (tmp_path / "pareto.pdf").read_bytes() == paper.draw(kinds.ALL["pareto"].figure(swept, choice), "pdf")
 
 
@@ -341,3 +350,13 @@ def test_the_folder_of_a_picture_is_made(swept: Results, tmp_path: Path, capsys:
     (tmp_path / "taken.png").mkdir()
     assert cli.main([str(swept.path), "--kind", "pareto", "--out", str(tmp_path / "taken.png")]) == 2
     assert "found a folder" in capsys.readouterr().err
+
+
+def test_the_pictures_of_the_gpu_are_those_of_their_commands(tmp_path: Path) -> None:
+    folder = REPOSITORY / "results/h200"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"`kvplot (\S+) ([^`]+?) --out (\S+)`", text)
+    assert {out for _, _, out in commands} == set(re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text)) == {"model_latency.svg", "model_batch.svg"}
+    for file, options, out in commands:
+        assert cli.main([str(folder / file), *options.split(), "--out", str(tmp_path / out)]) == 0
+        assert (tmp_path / out).read_bytes() == (folder / out).read_bytes(), out

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import results_file
 from conftest import REPOSITORY
+from kvplot import kinds
+from kvplot.choice import Choice
+from results_writer import write_results
 
 
 def test_the_summary_is_the_files(swept: kvlab_results.Results) -> None:
@@ -31,23 +34,40 @@ def test_axes_and_units(swept: kvlab_results.Results, plain: kvlab_results.Resul
 
 def test_heads_are_those_behind_the_summary(swept: kvlab_results.Results) -> None:
     heads = swept.heads
-    count = heads.groupby(["metric", "cell"])["head"].count().groupby("metric").first()
+    count = heads.groupby(["metric", "row"])["head"].count().groupby("metric").first()
     assert count["k_mse"] == 2 and count["out_rel"] == 4 and "wo_rel" not in count
     assert set(heads.loc[heads["metric"] == "k_mse", "of"]) == {"kv"}
     assert set(heads.loc[heads["metric"] == "attn_kl", "of"]) == {"query"}
-    mean = heads[heads["metric"] == "out_rel"].groupby("cell")["value"].mean()
-    expected = swept.complete.drop_duplicates("cell").set_index("cell")["out_rel"]
+    # One for each row: bf16's sweep points share a cell.
+    mean = heads[heads["metric"] == "out_rel"].groupby("row")["value"].mean()
+    expected = swept.complete.set_index("row")["out_rel"]
+    assert len(mean) == len(expected) > swept.complete["cell"].nunique()
     np.testing.assert_allclose(mean[expected.index], expected, rtol=1e-12)
     assert swept.by_head("out_rel")["value"].tolist() == heads[heads["metric"] == "out_rel"]["value"].tolist()
 
 
 def test_timings_are_those_behind_the_medians(timed: kvlab_results.Results, plain: kvlab_results.Results) -> None:
     times = timed.timings
-    median = times[times["metric"] == "decode_us"].groupby("cell")["us"].median()
-    expected = timed.complete.set_index("cell")["decode_us"]
+    median = times[times["metric"] == "decode_us"].groupby("row")["us"].median()
+    expected = timed.complete.set_index("row")["decode_us"]
     np.testing.assert_allclose(median[expected.index], expected, rtol=1e-12)
     assert {"tokens", "batch", "label", "run"} <= set(times)
     assert plain.timings.empty and {"metric", "run", "us"} <= set(plain.timings)
+
+
+def test_labels_of_one_cell_have_rows_each(tmp_path: Path) -> None:
+    path = write_results(tmp_path / "x.h5", {"label": ["a", "also a", "b"]}, {"out_rel": [0.5, 0.5, 0.25]},
+                         {"k_se": np.ones((1, 2, 64)), "k_norm": np.ones((1, 2, 64))}, {"out_rel": np.array([0.5, 0.5])})
+    with h5py.File(path, "r+") as file:
+        file["summary/cell"][1] = file["summary/cell"][0]
+        file["cells"][file["summary/cell"][0].decode()]["samples/decode_us"] = [1000.0, 3000.0]
+    results = kvlab_results.read(path)
+    assert results.by_head("out_rel")["label"].tolist() == ["a", "a", "also a", "also a", "b", "b"]
+    assert results.timings["label"].tolist() == ["a", "a", "also a", "also a"]
+    for kind in ("heads", "tokens"):
+        titles = [panel.title for panel in kinds.ALL[kind].figure(results, Choice()).panels]
+        assert titles == ["a", "also a", "b"], kind
+        assert len(kinds.ALL[kind].figure(results, Choice(only=("also a",))).panels) == 1
 
 
 def test_provenance_has_a_row_a_cell(swept: kvlab_results.Results) -> None:
@@ -98,4 +118,8 @@ def test_the_recipes_of_the_readme_run(swept: kvlab_results.Results, timed: kvla
         for name in set(re.findall(r'read\("([^"]+)"\)', recipe)):
             recipe = recipe.replace(name, str(timed.path if "bench" in name else swept.path))
         exec(compile(recipe, "plots/README.md", "exec"), {})
-        assert capsys.readouterr().out.strip(), recipe
+        said = capsys.readouterr().out
+        assert said.strip(), recipe
+        if "label" in said.split("\n")[0] + said.split("\n")[1]:  # none pools what the file's sweep varies
+            axes = timed.axes if "bench" in recipe or str(timed.path) in recipe else swept.axes
+            assert all(axis in said for axis in axes), said

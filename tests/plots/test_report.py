@@ -113,6 +113,8 @@ def test_filters(opened: Browser, swept: Results) -> None:
     assert filtered(opened, "rows", "kivi") == (rows["label"] == "kivi").sum()
     assert filtered(opened, "rows", "label=kivi group=32") == ((rows["label"] == "kivi") & (rows["group"] == 32)).sum()
     assert filtered(opened, "rows", "wo_rel<0.5 -bf16") == ((rows["wo_rel"] < 0.5) & (rows["label"] != "bf16")).sum()
+    assert filtered(opened, "rows", " wo_rel < 9 -bf16  group =32 kivi") == filtered(opened, "rows", "wo_rel<9 -bf16 group=32 kivi") > 0
+    assert filtered(opened, "rows", "wo_rel >= 0.5") == (rows["wo_rel"] >= 0.5).sum()
     assert filtered(opened, "rows", "status=unsupported") == (rows["status"] == "unsupported").sum() > 0
     left = filtered(opened, "rows", "kivi")
     # All words hold, and quotes make one of several.
@@ -193,7 +195,14 @@ def test_latex_and_commands_are_copied(opened: Browser, swept: Results) -> None:
     assert "bits\\_per\\_element (bits)" in lines[2] and any(line.startswith("int2\\_naive & 32 & 0 & ") for line in lines)
     assert len({line.count(" & ") for line in lines if line.endswith("\\\\")}) == 1
     command = _copied(opened, "document.querySelector('button.copy-command').click()")
-    assert command == f"kvplot {swept.path} --kind pareto --out pareto.pdf"
+    assert command == f".venv/bin/kvplot {swept.path} --kind pareto --out pareto.pdf"
+
+
+def test_a_missing_picture_is_said_in_one_sentence(plain: Results) -> None:
+    _, missing = page(plain, str(plain.path))
+    assert any(sentence.startswith("Error by group and window: no sweep varies group") or "the file holds no" in sentence
+               for sentence in missing)
+    assert not [sentence for sentence in missing if "the file:" in sentence or str(plain.path) in sentence]
 
 
 def test_pictures_are_drawn_and_follow_the_theme(opened: Browser) -> None:

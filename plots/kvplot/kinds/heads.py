@@ -18,7 +18,7 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     value = ch.metric(results, choice.value, BY_HEAD, "an error by head", "measure: [attention] makes out_rel by query head")
     found = ch.rows(results, choice)
     heads = results.by_head(value)
-    heads = heads[heads["cell"].isin(found["cell"])]
+    heads = heads[heads["row"].isin(found["row"])]
     if heads.empty:
         raise Refused(f"{results.path}: no cell holds {value} by head; measure: [attention] makes {', '.join(BY_HEAD[:2])}, "
                       f"[error] {BY_HEAD[2]}")

@@ -10,23 +10,26 @@ from typing import Any
 import numpy as np
 
 from kvplot import palette
+from kvplot.choice import sentence
 from kvplot.figure import Axis, Boxes, Figure, Heat, Panel, Series, short
 from kvplot.report.numbers import rounded
 
 PANEL = 340  # pixels, the least height of a panel
 _ROW = 20  # pixels of a name in a list of names
 _LEGEND_LINE, _LEGEND_COLUMNS = 22, 4  # pixels of a line of the legend, and names in it at least
-_MOST_NAMES = 150  # in a legend; a point says its name anyway
+_MOST = 60  # lines of a panel, names of an axis: plotly takes tens of seconds for hundreds
 _DASHES = {"solid": "solid", "dashed": "dash", "steps": "solid", "none": "solid"}
 
 
 def chart(figure: Figure) -> dict[str, Any]:
+    """Keys `data` and `layout`; `caption`, the figure's and what is not as in the picture of a file."""
+    has_legend = max(len(panel.marks) for panel in figure.panels) <= _MOST
     columns = min(figure.columns, 2, len(figure.panels))
     lines = math.ceil(len(figure.panels) / columns)
-    rows = max(len(panel.y.names or ()) for panel in figure.panels)
+    rows = max(len(panel.y.names or ()) for panel in figure.panels) if has_legend else 0
     panel_height = 60 + _ROW * rows if rows else max(200, PANEL * min(1.0, figure.height * 1.4))
     names = {mark.name for panel in figure.panels for mark in panel.marks if isinstance(mark, Series) and mark.legend}
-    legend_lines = math.ceil(len(names) / _LEGEND_COLUMNS) if len(names) <= _MOST_NAMES else 0
+    legend_lines = math.ceil(len(names) / _LEGEND_COLUMNS) if has_legend else 0
     layout: dict[str, Any] = {
         "grid": {"rows": lines, "columns": columns, "pattern": "independent", "ygap": 0.35 if lines > 1 else 0.1, "xgap": 0.2},
         "height": round(lines * panel_height + 120 + _LEGEND_LINE * legend_lines), "annotations": [], "margin": {"l": 60, "r": 20, "t": 40, "b": 60},
@@ -37,7 +40,7 @@ def chart(figure: Figure) -> dict[str, Any]:
     named: set[str] = set()
     for place, panel in enumerate(figure.panels):
         at = str(place + 1) if place else ""
-        for mark in panel.marks:
+        for mark in panel.marks if has_legend else _joined(panel.marks):
             trace = _trace(mark, figure.colour.log)
             if isinstance(mark, Series):
                 trace["showlegend"] = mark.legend and mark.name not in named and legend_lines > 0
@@ -50,7 +53,24 @@ def chart(figure: Figure) -> dict[str, Any]:
                                           "y": 1, "yanchor": "bottom", "showarrow": False})
     if any(_is_map(panel) for panel in figure.panels):
         layout["coloraxis"] = _colours(figure)
-    return {"data": data, "layout": layout}
+    caption = sentence(figure.caption, "" if has_legend else f"more than {_MOST} lines, so neither legend nor names: points say whose they are")
+    return {"data": data, "layout": layout, "caption": caption}
+
+
+def _joined(marks: Sequence[Series]) -> list[Series]:
+    """Series of one colour and form as one, with a gap behind each."""
+    alike: dict[tuple[Any, ...], list[Series]] = {}
+    for mark in marks:
+        colour = None if mark.style is None else mark.style % len(palette.COLOURS)
+        alike.setdefault((colour, mark.line, mark.markers, mark.along, mark.ends is None), []).append(mark)
+    return [Series(first.name, _gapped(*(mark.x for mark in same)), _gapped(*(mark.y for mark in same)), first.style, first.line,
+                   first.markers, [text for mark in same for text in [*(mark.hover or [mark.name] * len(mark.x)), ""]],
+                   first.ends and tuple(_gapped(*(mark.ends[end] for mark in same if mark.ends)) for end in (0, 1)), first.along)
+            for same in alike.values() for first in same[:1]]
+
+
+def _gapped(*parts: Sequence[float]) -> list[float]:
+    return [value for part in parts for value in [*part, math.nan]]
 
 
 def _is_map(panel: Panel) -> bool:
@@ -74,7 +94,7 @@ def _trace(mark: Series | Heat | Boxes, log: bool) -> dict[str, Any]:
                       "shape": "hv" if mark.line == "steps" else "linear"},
              "marker": {"color": colour, "size": 8,
                         "symbol": palette.marker(mark.style)[1] + ("-open" if palette.hollow(mark.style) else "")}}
-    if mark.ends is not None:
+    if mark.ends is not None and np.isfinite(mark.ends[0]).any():
         middle = np.asarray(mark.y if mark.along == "y" else mark.x)
         trace[f"error_{mark.along}"] = {"type": "data", "symmetric": False, "array": _numbers(np.asarray(mark.ends[1]) - middle),
                                         "arrayminus": _numbers(middle - np.asarray(mark.ends[0])), "thickness": 1, "width": 0}
@@ -91,7 +111,9 @@ def _axis(axis: Axis, panel: Panel) -> dict[str, Any]:
         return found | {"type": "category", "nticks": 10}
     if axis.log:
         found |= {"type": "log", "dtick": "D2", "tickformat": "~g"}
-    if axis.names is not None:
+    if axis.names is not None and len(axis.names) > _MOST:
+        found |= {"showticklabels": False}
+    elif axis.names is not None:
         found |= {"tickmode": "array", "tickvals": list(range(len(axis.names))), "ticktext": _texts(axis.names)}
     if axis.ticks is not None:
         found |= {"tickmode": "array", "tickvals": _numbers(axis.ticks), "ticktext": [short(tick) for tick in axis.ticks]}

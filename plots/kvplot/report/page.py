@@ -48,11 +48,11 @@ def _pictures(results: Results, path: str) -> tuple[list[dict[str, Any]], list[s
             try:
                 figure = kind.figure(results, choice)
             except Refused as refusal:
-                sentence = f"{kind.TITLE}: {str(refusal).replace(str(results.path), 'the file')}"
+                sentence = f"{kind.TITLE}: {str(refusal).removeprefix(f'{results.path}: ').replace(str(results.path), 'the file')}"
                 missing += [sentence] if sentence not in missing else []
                 continue
             title = f"{figure.title}, {side}s" if name in _BOTH_SIDES else figure.title
-            pictures.append({"title": title, "caption": figure.caption, "command": choice.command(path, name)} | chart(figure))
+            pictures.append({"title": title, "command": choice.command(path, name)} | chart(figure))
     return pictures, missing
 
 

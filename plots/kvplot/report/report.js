@@ -68,18 +68,18 @@ async function copy(text, what) {
 
 // ---- Tables ----
 
-// Words that must all hold: `kivi` somewhere in the row, `layer=10`, `wo_rel<0.2`, `-text` nowhere.
+// Words that must all hold: `kivi` somewhere in the row, `layer=10`, `wo_rel < 0.2`, `-text` nowhere.
 const COMPARISON = /^([^<>=!]+)(<=|>=|!=|=|<|>)(.+)$/;
 
 function conditionOf(word, columns) {
   const parts = word.match(COMPARISON);
-  const column = parts ? columns.findIndex((c) => c.name === parts[1]) : -1;
+  const column = parts ? columns.findIndex((c) => c.name === parts[1].trim()) : -1;
   if (column < 0) {
     const not = word.length > 1 && word.startsWith("-");
     const text = (not ? word.slice(1) : word).toLowerCase();
     return (row, texts) => texts(row).includes(text) !== not;
   }
-  const [, , sign, wanted] = parts;
+  const sign = parts[2], wanted = parts[3].trim();
   return (row) => {
     const value = row[column];
     if (value === null) return false;
@@ -92,9 +92,9 @@ function conditionOf(word, columns) {
   };
 }
 
-// The words of a filter's text: quotes keep a space within one.
+// The words of a filter's text: quotes, and a sign of a comparison, keep spaces within one.
 function words(text) {
-  return (text.match(/(?:[^\s"]|"[^"]*")+/g) ?? []).map((word) => word.replaceAll('"', "")).filter(Boolean);
+  return (text.match(/(?:\s*(?:[<>!]=|[<>=])\s*|[^\s"]|"[^"]*")+/g) ?? []).map((word) => word.replaceAll('"', "")).filter(Boolean);
 }
 
 function order(a, b) {
@@ -162,7 +162,7 @@ class Table {
   // Why no row is left: words that name no column are looked for as text.
   nothing() {
     const names = this.data.columns.map((column) => column.name);
-    const unknown = words(this.filter.value).map((word) => word.match(COMPARISON)?.[1]).filter((name) => name && !names.includes(name));
+    const unknown = words(this.filter.value).map((word) => word.match(COMPARISON)?.[1].trim()).filter((name) => name && !names.includes(name));
     const why = unknown.length ? `there is no column ${[...new Set(unknown)].join(", ")}` : "in none of them all words hold";
     return `0 of ${this.all.length} rows: ${why}.`;
   }
