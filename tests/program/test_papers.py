@@ -4,12 +4,15 @@ fits the experiment that it stands beside."""
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from capture_writer import random_layer, write_capture
 from experiment_text import synthetic, write
 from kvlab_program import REPOSITORY, Kvlab
 from results_file import rows
@@ -36,6 +39,55 @@ def test_the_program_reads_it(path: Path, kvlab: Kvlab) -> None:
     """Strictly: an unknown key, metric or certainty is a mistake."""
     write(kvlab.folder, dataset=synthetic(), methods=["bf16"], published=str(path))
     kvlab.ok("validate", "small.yaml")
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=name_of)
+def test_what_a_paper_does_not_state_is_said(path: Path) -> None:
+    """Device of each row and, where it has bits, what their code stores: a number, or the sentence that there is none."""
+    table = load(path)
+    assert "gpu" in table
+    said = [note for note in table.get("notes", []) if note.startswith("Stored bits are not stated: ")]
+    unsaid = {row["method"].replace('"', "") for row in table["rows"] if row.get("bits", table.get("bits")) is not None
+              and row.get("stored_bits", table.get("stored_bits")) is None}
+    assert not unsaid and not said or said == [f"Stored bits are not stated: {', '.join(said_in_order(table, unsaid))}."]
+
+
+def said_in_order(table: dict[str, Any], methods: set[str]) -> list[str]:
+    return [name for name in dict.fromkeys(row["method"] for row in table["rows"]) if name in methods]
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name_of)
+def test_the_table_has_a_row_for_all_that_is_varied(path: Path) -> None:
+    """What no published row names is averaged by `kvlab table`: an axis, or datasets that have labels of their own."""
+    experiment = load(path)
+    sweep = experiment.get("sweep", {})
+    varied = {name for name, values in (sweep.get("grid", {}) | sweep.get("zip", {})).items() if len(values) > 1}
+    if sum("label" in item for item in experiment["dataset"]) > 1:
+        varied.add("dataset")
+    assert varied <= {column for row in load(path.parent / experiment["published"])["rows"] for column in row.get("at", {})}
+
+
+def overrides(text: str) -> list[str]:
+    """The `--set` of a README or description, as a shell splits them."""
+    found = re.findall(r"(--set \S+?=(?:'[^']*'|\S+))", text)
+    return [word for one in found for word in shlex.split(one)]
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=name_of)
+def test_the_promised_overrides_work(path: Path, kvlab: Kvlab) -> None:
+    """Those of the README and of the file's own description, each on a capture of another model."""
+    tokens = 131_072 if "tokens" in str(load(path).get("sweep")) else 4096
+    asked = np.arange(tokens - 64, tokens)
+    write_capture(kvlab.folder / "kv.h5", {0: random_layer(1, tokens, asked, q_heads=1, kv_heads=1)}, asked)
+    write_capture(kvlab.folder / "calibration.h5", {0: random_layer(2, 2048, q_heads=1, kv_heads=1)})
+    promised = overrides((PAPERS / "README.md").read_text(encoding="utf-8"))
+    assert len(promised) == 4
+    own = overrides(load(path)["description"])
+    if "batch" in str(load(path).get("sweep")):
+        assert path.relative_to(PAPERS).as_posix() in ("oscar_ots/batch.yaml", "oscar_cov/speedup_batch.yaml", "oscar_cov/table8.yaml")
+        promised = []
+    for words in filter(None, (promised, own)):
+        kvlab.ok("validate", path, *words)
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=name_of)
