@@ -7,7 +7,6 @@
 #include "base/names.h"
 #include "base/utf8.h"
 #include "cli/verbs.h"
-#include "metrics_catalog/catalog.h"
 #include "report/difference.h"
 #include "report/table.h"
 #include "store/store.h"
@@ -36,24 +35,16 @@ report::Allowed allowed_of(const std::vector<std::string>& words) {
   return allowed;
 }
 
-void check_metrics(const std::vector<std::string>& names) {
-  std::vector<std::string> known;
-  for (const metrics::MetricInfo& metric : metrics::catalog()) known.push_back(metric.name);
-  for (const std::string& name : names) {
-    if (metrics::find_metric(name) != nullptr) continue;
-    throw Error(fmt::format("--value: there is no metric '{}'{}; kvlab list metrics has them all",
-                            name, did_you_mean(name, known)));
-  }
-}
-
 void execute(const Arguments& arguments, Exit& result) {
   std::vector<report::Limit> limits;
   for (const std::string& text : arguments.limits) limits.push_back(report::parse_limit(text));
-  check_metrics(arguments.metrics);
   const report::Allowed allowed = allowed_of(arguments.allowed);
   const store::Results a = store::read_results(arguments.a, store::Detail::blocks);
   const store::Results b = store::read_results(arguments.b, store::Detail::blocks);
   const report::Difference difference = report::difference(a, b, allowed, limits);
+  for (const std::string& name : arguments.metrics) {
+    report::check_metric(difference, name, "--value");
+  }
   if (arguments.as_json) {
     fmt::print("{}\n", json_text(report::difference_json(difference), 2));
   } else {
@@ -79,7 +70,8 @@ void add_diff(CLI::App& app, Exit& result) {
       ->take_all()
       ->allow_extra_args(false)
       ->delimiter(',');
-  verb->add_option("--allow", arguments->allowed, "what may differ between the files: inputs, gpu")
+  verb->add_option("--allow", arguments->allowed,
+                   "what may differ between the files: inputs (data, calibration, probes), gpu")
       ->take_all()
       ->allow_extra_args(false)
       ->delimiter(',');

@@ -96,7 +96,10 @@ void execute(const Arguments& arguments) {
   options.cols = one_list("--cols", arguments.cols);
   options.value = one_list("--value", arguments.values);
   if (!arguments.out.empty()) check_target(arguments.out);
-  const store::Results results = store::read_results(arguments.file, store::Detail::blocks);
+  store::Results results = store::read_results(arguments.file, store::Detail::light);
+  if (report::may_have_intervals(results)) {  // which need far more of the file
+    results = store::read_results(arguments.file, store::Detail::blocks);
+  }
   if (results.rows.empty()) throw Error(fmt::format("{}: has no rows", arguments.file));
   const std::string text = report::table(results, options);
   if (arguments.out.empty()) {

@@ -101,6 +101,11 @@ const MetricInfo* find_metric(const std::string& name) {
   return nullptr;
 }
 
+bool larger_is_better(const std::string& name) {
+  if (const MetricInfo* info = find_metric(name)) return info->larger_is_better;
+  return name.ends_with("_per_second") || name == "of_copy" || name == "of_read";
+}
+
 bool is_norm_ratio(const std::string& name) {
   return name.starts_with("out_rel") || name.starts_with("wo_rel");
 }

@@ -25,6 +25,10 @@ const std::vector<MetricInfo>& catalog();
 /// The entry of this name, or nullptr.
 const MetricInfo* find_metric(const std::string& name);
 
+/// Whether more of it is better, also of a column that only benchmarks have: a rate or a share of
+/// one.
+bool larger_is_better(const std::string& name);
+
 /// Whether the metric of a head is the square root of a ratio of sums, a ratio of norms: out_rel
 /// and wo_rel with their parts. Other metrics by position are ratios of sums themselves.
 bool is_norm_ratio(const std::string& name);

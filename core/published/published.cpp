@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
@@ -33,9 +34,21 @@ std::string needed_text(Fields& fields, const Node& owner, const char* key, Prob
   return text;
 }
 
-std::optional<double> real_of(Fields& fields, const char* key, Problems& problems) {
+/// A number that can be printed: finite.
+std::optional<double> read_finite(const Node& node, const std::string& what, Problems& problems) {
+  const auto number = yaml::read_real(node, what, problems);
+  if (!number || std::isfinite(*number)) return number;
+  yaml::report(problems, node, fmt::format("'{}' must be finite, found {}", what, node.text));
+  return std::nullopt;
+}
+
+std::optional<double> bits_of(Fields& fields, const char* key, Problems& problems) {
   const Node* node = fields.get(key);
-  return node == nullptr ? std::nullopt : yaml::read_real(*node, key, problems);
+  if (node == nullptr) return std::nullopt;
+  const auto bits = read_finite(*node, key, problems);
+  if (!bits || *bits > 0) return bits;
+  yaml::report(problems, *node, fmt::format("'{}' must be above 0, found {}", key, node->text));
+  return std::nullopt;
 }
 
 std::vector<std::string> texts_of(const Node* node, const char* key, Problems& problems) {
@@ -107,8 +120,8 @@ class TableReader {
     defaults_.model = text_of(fields, "model", problems_);
     defaults_.gpu = text_of(fields, "gpu", problems_);
     defaults_.certainty = certainty_of(fields, problems_);
-    defaults_.bits = real_of(fields, "bits", problems_);
-    defaults_.stored_bits = real_of(fields, "stored_bits", problems_);
+    defaults_.bits = bits_of(fields, "bits", problems_);
+    defaults_.stored_bits = bits_of(fields, "stored_bits", problems_);
     if (const Node* metrics = fields.get("metrics")) {
       for (const yaml::Member& member : metrics->members) {
         table_.metrics.push_back(read_metric(member, problems_));
@@ -157,7 +170,7 @@ class TableReader {
     }
     for (const yaml::Member& member : node->members) {
       check_metric(member.key, member.value);
-      const auto number = yaml::read_real(member.value, member.key, problems_);
+      const auto number = read_finite(member.value, member.key, problems_);
       if (number) numbers.push_back({member.key, *number, member.value.text});
     }
     return numbers;
@@ -180,12 +193,18 @@ class TableReader {
     row.missing = text("missing", "");
     row.certainty = certainty_of(fields, problems_);
     if (row.certainty.empty()) row.certainty = defaults_.certainty;
-    const auto bits = real_of(fields, "bits", problems_);
+    const auto bits = bits_of(fields, "bits", problems_);
     row.bits = bits ? bits : defaults_.bits;
-    const auto stored = real_of(fields, "stored_bits", problems_);
+    const auto stored = bits_of(fields, "stored_bits", problems_);
     row.stored_bits = stored ? stored : defaults_.stored_bits;
-    row.values = numbers_of(fields.get("values"), "values");
+    const Node* values = fields.get("values");
+    row.values = numbers_of(values, "values");
     row.spread = numbers_of(fields.get("spread"), "spread");
+    for (const Number& spread : row.spread) {
+      if (spread.value >= 0) continue;
+      yaml::report(problems_, node,
+                   fmt::format("a 'spread' must be at least 0, found {}", spread.text));
+    }
     if (const Node* at = fields.get("at")) {
       if (!at->is_map()) yaml::report(problems_, *at, "'at' must be a map of columns to values");
       for (const yaml::Member& member : at->members) {
@@ -193,14 +212,15 @@ class TableReader {
       }
     }
     fields.finish();
-    check_row(row, node);
+    check_row(row, values != nullptr && !values->members.empty(), node);
     return row;
   }
 
-  void check_row(const Row& row, const Node& node) {
+  /// `has_values`: also where none of them can be read, which is a mistake of its own.
+  void check_row(const Row& row, bool has_values, const Node& node) {
     if (row.certainty.empty()) yaml::report(problems_, node, "'certainty' is missing");
     if (row.model.empty()) yaml::report(problems_, node, "'model' is missing");
-    if (row.values.empty() == row.missing.empty()) {
+    if (has_values == !row.missing.empty()) {
       yaml::report(problems_, node,
                    "a published row has either 'values' or, as a sentence, 'missing'");
     }

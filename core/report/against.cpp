@@ -54,9 +54,11 @@ Off off(const Grid& grid, size_t line, size_t column) {
 std::string off_text(const Off& off) {
   if (std::isnan(off.share)) return "";
   if (off.share == 0 && !(off.low < off.high)) return "equal";
-  if (std::isnan(off.low)) return fmt::format("{:+.1f}%", 100 * off.share);
+  std::string share = fmt::format("{:+.1f}%", 100 * off.share);
+  if (share.substr(1) == "0.0%") share.erase(0, 1);  // a rounded zero has no sign
+  if (std::isnan(off.low)) return share;
   if (off.low <= 0 && off.high >= 0) return "not distinguishable";
-  return fmt::format("{:+.1f}% ±{:.1f}%", 100 * off.share, 50 * (off.high - off.low));
+  return fmt::format("{} ±{:.1f}%", share, 50 * (off.high - off.low));
 }
 
 void check_against(const Grid& grid) {

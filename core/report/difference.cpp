@@ -54,10 +54,16 @@ std::string point_of(const store::Results& results, const store::SummaryRow& row
   return join(words);
 }
 
-std::string content_of(const json& config, const char* input) {
-  const json::json_pointer place(std::string("/") + input + "/sha256");
-  if (!config.is_object() || !config.contains(place)) return "";
-  return config[place].is_string() ? config[place].get<std::string>() : "";
+/// What of an input decides its numbers: the content and, of it, the tokens and queries.
+json content_of(const json& config, const char* input) {
+  if (!config.is_object() || !config.contains(input)) return nullptr;
+  const json& part = config[input];
+  if (input == std::string("probes") || !part.is_object()) return part;
+  json content;
+  for (const char* key : {"sha256", "tokens", "stretch", "prefill"}) {
+    if (part.contains(key)) content[key] = part[key];
+  }
+  return content;
 }
 
 /// B − A of a pair. inf − inf would be NaN.
@@ -142,10 +148,11 @@ class Comparison {
     for (const Paired& pair : pairs_) {
       const json first = json::parse(pair.a->config, nullptr, false);
       const json second = json::parse(pair.b->config, nullptr, false);
-      for (const char* input : {"dataset", "calibration"}) {
+      for (const char* input : {"dataset", "probes", "calibration"}) {
         if (content_of(first, input) == content_of(second, input)) continue;
         const std::string sentence =
-            fmt::format("the {} of {} is not the same in both files", input, place_of(pair));
+            fmt::format("the {} of {} {} not the same in both files", input, place_of(pair),
+                        input == std::string("probes") ? "are" : "is");
         if (!allowed_.inputs) {
           throw Error(sentence + "; --allow inputs compares all the same");
         }
@@ -219,8 +226,7 @@ class Comparison {
 
   std::optional<Change> change_of(const std::vector<const Paired*>& pairs,
                                   const std::string& metric) const {
-    const metrics::MetricInfo* info = metrics::find_metric(metric);
-    const double sign = info && info->larger_is_better ? -1 : 1;
+    const double sign = metrics::larger_is_better(metric) ? -1 : 1;
     Change change;
     change.metric = metric;
     change.worst = change.worst_share = -std::numeric_limits<double>::infinity();
@@ -263,10 +269,9 @@ class Comparison {
   }
 
   void apply(const Limit& limit) {
-    bool is_measured = false;
+    check_metric(result_, limit.metric, "--fail-above");
     for (const Change& change : result_.changes) {
       if (change.metric != limit.metric) continue;
-      is_measured = true;
       const double by = limit.is_relative ? change.worst_share : change.worst;
       if (!(by > limit.most)) continue;
       const double factor = limit.is_relative ? 100 : 1;
@@ -275,9 +280,6 @@ class Comparison {
           fmt::format("{}{} got worse by {:.4g}{} in {}, more than {:.4g}{}: {}", change.label,
                       change.point.empty() ? "" : " (" + change.point + ")", by * factor, unit,
                       change.worst_cell, limit.most * factor, unit, limit.metric));
-    }
-    if (!is_measured) {
-      throw Error(fmt::format("--fail-above: '{}' was not measured in both files", limit.metric));
     }
   }
 
@@ -292,17 +294,24 @@ class Comparison {
 
 }  // namespace
 
+void check_metric(const Difference& difference, const std::string& name, const char* option) {
+  Words known;
+  for (const metrics::MetricInfo& metric : metrics::catalog()) known.push_back(metric.name);
+  for (const Change& change : difference.changes) {
+    if (change.metric == name) return;
+    add_once(&known, change.metric);
+  }
+  if (std::find(known.begin(), known.end(), name) != known.end()) {
+    throw Error(fmt::format("{}: '{}' was not measured in both files", option, name));
+  }
+  throw Error(fmt::format("{}: there is no metric '{}'{}; kvlab list metrics has them all", option,
+                          name, did_you_mean(name, known)));
+}
+
 Limit parse_limit(const std::string& text) {
   const size_t equals = text.find('=');
   Limit limit;
   limit.metric = text.substr(0, equals);
-  Words names;
-  for (const metrics::MetricInfo& metric : metrics::catalog()) names.push_back(metric.name);
-  if (std::find(names.begin(), names.end(), limit.metric) == names.end()) {
-    throw Error(
-        fmt::format("--fail-above: there is no metric '{}'{}; kvlab list metrics has them all",
-                    limit.metric, did_you_mean(limit.metric, names)));
-  }
   std::string number = equals == std::string::npos ? "" : text.substr(equals + 1);
   limit.is_relative = number.ends_with('%');
   if (limit.is_relative) number.pop_back();

@@ -19,12 +19,12 @@ struct Limit {
   bool is_relative = false;  // written with %
 };
 
-/// "decode_us=5%", "wo_rel=0.01". Throws Error where the text is none or the metric is unknown.
+/// "decode_us=5%", "wo_rel=0.01". Throws Error where the text is none.
 Limit parse_limit(const std::string& text);
 
 /// What two files may differ in.
 struct Allowed {
-  bool inputs = false;  // content of datasets and calibrations
+  bool inputs = false;  // content of datasets and calibrations, which tokens of them, probes
   bool gpu = false;     // the device that times and the backend cuda used
 };
 
@@ -54,6 +54,10 @@ struct Difference {
 /// allowed to.
 Difference difference(const store::Results& a, const store::Results& b, const Allowed& allowed,
                       const std::vector<Limit>& limits);
+
+/// Throws Error, in the name of an option, where a metric is in no change: measured in one file
+/// alone, or none that there is.
+void check_metric(const Difference& difference, const std::string& name, const char* option);
 
 /// A line for each change of these metrics (empty: the default table's) that both files have.
 /// `names`: of the files.

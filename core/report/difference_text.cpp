@@ -6,6 +6,7 @@
 #include "base/names.h"
 #include "report/difference.h"
 #include "report/grid.h"
+#include "report/layout.h"
 #include "report/number_text.h"
 #include "report/render.h"
 #include "report/text_width.h"
@@ -20,12 +21,11 @@ bool contains(const Words& words, const std::string& word) {
 }
 
 /// What a line is shown of where nothing is asked for.
-Words shown_metrics(const std::vector<Limit>& limits) {
-  Words names = {"bits_per_element", "wo_rel",    "attn_kl",  "out_rel",
-                 "k_nmse",           "encode_us", "decode_us"};
-  for (const Limit& limit : limits) {
-    if (!contains(names, limit.metric)) names.push_back(limit.metric);
-  }
+Words shown_metrics(const Difference& difference, const std::vector<Limit>& limits) {
+  Words measured;
+  for (const Change& change : difference.changes) add_once(&measured, change.metric);
+  Words names = default_metrics(measured);
+  for (const Limit& limit : limits) add_once(&names, limit.metric);
   return names;
 }
 
@@ -43,7 +43,7 @@ nlohmann::ordered_json number(double value) {
 
 std::string difference_text(const Difference& difference, const std::vector<Limit>& limits,
                             const std::vector<std::string>& metrics) {
-  const Words shown = metrics.empty() ? shown_metrics(limits) : metrics;
+  const Words shown = metrics.empty() ? shown_metrics(difference, limits) : metrics;
   Sheet sheet;
   const bool has_points = std::any_of(difference.changes.begin(), difference.changes.end(),
                                       [](const Change& change) { return !change.point.empty(); });

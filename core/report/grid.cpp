@@ -168,8 +168,7 @@ void sort_lines(Grid* grid, const std::string& metric) {
   size_t column = 0;
   while (column < grid->columns.size() && grid->columns[column].metric != metric) ++column;
   if (column == grid->columns.size()) return;
-  const metrics::MetricInfo* info = metrics::find_metric(metric);
-  const double sign = info && info->larger_is_better ? -1 : 1;
+  const double sign = metrics::larger_is_better(metric) ? -1 : 1;
   const auto rank = [&](const Line& line) {
     const double mean = line.values[column].mean;
     return std::isnan(mean) ? std::numeric_limits<double>::infinity() : sign * mean;

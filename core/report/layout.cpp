@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 
 #include "base/error.h"
@@ -31,8 +32,11 @@ const std::vector<Named>& named_layouts() {
   static const std::vector<Named> all = {
       {"default",
        {},
-       {"bits_per_element", "bits_at_32k", "bits_at_128k", "ppl", "dnll", "dnll_tail", "next_kl",
-        "next_top1", "wo_rel", "attn_kl", "out_rel", "k_nmse", "v_nmse", "encode_us", "decode_us"}},
+       {"bits_per_element", "bits_at_32k", "bits_at_128k",     "ppl",           "dnll",
+        "dnll_tail",        "next_kl",     "next_top1",        "needle_exact",  "divergence",
+        "wo_rel",           "attn_kl",     "out_rel",          "k_nmse",        "v_nmse",
+        "encode_us",        "append_us",   "decode_us",        "dequantize_us", "experiment_us",
+        "step_us",          "step_p99_us", "tokens_per_second"}},
       {"parts",
        {},
        {"wo_rel", "wo_rel_k", "wo_rel_v", "out_rel", "out_rel_k", "out_rel_v", "attn_kl",
@@ -201,6 +205,16 @@ std::vector<std::string> measured_metrics(const store::Results& results) {
   return names;
 }
 
+std::vector<std::string> default_metrics(const std::vector<std::string>& measured) {
+  constexpr std::ptrdiff_t kMost = 8;
+  const Words& usual = named_layouts().front().metrics;
+  Words found;
+  std::copy_if(usual.begin(), usual.end(), std::back_inserter(found),
+               [&](const std::string& name) { return contains(measured, name); });
+  if (!found.empty() || measured.empty()) return measured.empty() ? usual : found;
+  return {measured.begin(), measured.begin() + std::min(kMost, std::ssize(measured))};
+}
+
 std::vector<std::string> dimensions(const store::Results& results) {
   Words names = {"method", "label", "dataset", "text", "layer", "seed", "backend"};
   names.insert(names.end(), results.axes.begin(), results.axes.end());
@@ -229,8 +243,11 @@ Layout make_layout(const store::Results& results, const TableOptions& options) {
   if (!asked.empty()) {
     layout.metrics = asked;
   } else if (layout.cols.empty()) {
-    layout.metrics = available(
-        named.metrics.empty() ? named_layouts().front().metrics : named.metrics, measured, results);
+    const Named& usual = named_layouts().front();
+    const bool is_usual = named.metrics.empty() || named.name == usual.name;
+    layout.metrics = is_usual && !measured.empty()
+                         ? default_metrics(measured)
+                         : available(is_usual ? usual.metrics : named.metrics, measured, results);
   } else {
     const std::string first = measured.empty() ? "wo_rel" : measured.front();
     layout.metrics = {headline(measured).value_or(first)};

@@ -29,6 +29,10 @@ Layout make_layout(const store::Results& results, const TableOptions& options);
 /// Metrics with a number in some complete cell: those of the catalogue in its order, then others.
 std::vector<std::string> measured_metrics(const store::Results& results);
 
+/// Those of them that a table shows where nothing is asked for: the usual ones, or the first few
+/// where none of these was measured.
+std::vector<std::string> default_metrics(const std::vector<std::string>& measured);
+
 /// Columns that rows and columns of a table can be made of.
 std::vector<std::string> dimensions(const store::Results& results);
 

@@ -36,6 +36,14 @@ const published::Number* find(const std::vector<published::Number>& numbers,
   return found == numbers.end() ? nullptr : &*found;
 }
 
+/// Names of models or devices; where a paper gives none, that.
+std::string stated(const Words& names, const char* what) {
+  const bool is_stated = std::any_of(names.begin(), names.end(), [](const std::string& name) {
+    return !name.empty() && name != "not stated";
+  });
+  return is_stated ? few(names) : fmt::format("a {} not stated", what);
+}
+
 bool is_time(const std::string& metric) {
   const metrics::MetricInfo* info = metrics::find_metric(metric);
   return info && info->unit == "us";
@@ -91,6 +99,7 @@ class Here {
     if (shows_bits_) layout.metrics.emplace_back(kBitsHere);
     if (layout.metrics.empty()) layout.metrics = {measured.empty() ? "wo_rel" : measured.front()};
     grid_ = make_grid(results, layout);
+    mark_partial();
     notes_ = make_notes(results, grid_);
   }
 
@@ -133,10 +142,9 @@ class Here {
     return value == nullptr ? kNaN : (value->high - value->low) / 2;
   }
 
-  bool is_partial(size_t line, const Measured& column) const {
-    const Value* value = find_value(line, column.metric);
-    // Rows of different data are over as many cells as these have.
-    return value != nullptr && value->is_partial && value->numbers < value->planned;
+  bool is_partial(size_t line, const std::string& metric) const {
+    const Value* value = find_value(line, metric);
+    return value != nullptr && value->is_partial;
   }
 
   /// Models of the captures, "synthetic keys" for the others.
@@ -163,6 +171,22 @@ class Here {
   }
 
  private:
+  /// Rows of different data are over as many cells as these have: only what lacks a number is over
+  /// fewer than it should be. What is not shown has no mark that a note could explain.
+  void mark_partial() {
+    for (Line& line : grid_.lines) {
+      for (size_t i = 0; i < line.values.size(); ++i) {
+        const std::string& metric = grid_.columns[i].metric;
+        const bool is_shown =
+            (shows_bits_ && metric == kBitsHere) ||
+            std::any_of(columns_.begin(), columns_.end(),
+                        [&](const Measured& column) { return column.metric == metric; });
+        Value& value = line.values[i];
+        value.is_partial = is_shown && value.is_partial && value.numbers < value.planned;
+      }
+    }
+  }
+
   const Value* find_value(size_t line, const std::string& metric) const {
     for (size_t i = 0; i < grid_.columns.size(); ++i) {
       if (grid_.columns[i].metric == metric) return &grid_.lines[line].values[i];
@@ -276,12 +300,13 @@ class SheetMaker {
         continue;
       }
       entries.push_back(number(here_.value(*line, column), here_.half_interval(*line, column)));
-      if (here_.is_partial(*line, column)) entries.back().text += kPartialMark;
+      if (here_.is_partial(*line, column.metric)) entries.back().text += kPartialMark;
     }
     if (shows_bits_) entries.push_back(printed(row ? row->bits : std::nullopt));
     if (shows_stored_) entries.push_back(printed(row ? row->stored_bits : std::nullopt));
     if (here_.shows_bits()) {
       entries.push_back(number(line ? here_.value(*line, kBitsHere) : kNaN));
+      if (line && here_.is_partial(*line, kBitsHere)) entries.back().text += kPartialMark;
     }
     if (shows_certainty_) text(row ? row->certainty : "");
     text(row && line ? join(differing(*row)) : "");
@@ -323,7 +348,8 @@ class SheetMaker {
       add_once(&certainties, row.certainty);
     }
     if (models != models_) {
-      notes->push_back(fmt::format("model: published on {}; here {}", few(models), few(models_)));
+      notes->push_back(
+          fmt::format("model: published on {}; here {}", stated(models, "model"), few(models_)));
     }
     Words here;
     for (const Metric& metric : table_.metrics) {
@@ -333,9 +359,8 @@ class SheetMaker {
       notes->push_back(fmt::format("metric: {} beside {} ({})", metric.name, join(headings),
                                    metric.proxy.empty() ? "the same quantity" : metric.proxy));
       if (has_time(metric)) {
-        add_once(&here,
-                 fmt::format("hardware: published on {}; here {}",
-                             gpus.empty() ? "a device not stated" : few(gpus), here_.hardware()));
+        add_once(&here, fmt::format("hardware: published on {}; here {}", stated(gpus, "device"),
+                                    here_.hardware()));
       }
     }
     notes->insert(notes->end(), here.begin(), here.end());

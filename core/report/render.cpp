@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/names.h"
@@ -66,11 +68,23 @@ std::string render_text(const Sheet& sheet, bool emphasis) {
   return text;
 }
 
+/// Text that CommonMark, with GitHub's tables and mathematics, shows as it stands. A line below
+/// between letters needs no mark, nor a bracket that begins no link.
 std::string escape_markdown(const std::string& text) {
+  const auto is_letter = [&](size_t i) {
+    const auto c = i < text.size() ? static_cast<unsigned char>(text[i]) : ' ';
+    return std::isalnum(c) || c >= 0x80;
+  };
   std::string escaped;
-  for (const char c : text) {
-    if (c == '|' || c == '<') escaped += '\\';
-    escaped += c;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_within = i > 0 && is_letter(i - 1) && is_letter(i + 1);
+    const bool is_link = text[i] == '[' && text.find("](", i) != std::string::npos;
+    const std::string_view signs = "\\`*|<~$&";
+    if (signs.find(text[i]) != std::string_view::npos || (text[i] == '_' && !is_within) ||
+        is_link) {
+      escaped += '\\';
+    }
+    escaped += text[i];
   }
   return escaped;
 }

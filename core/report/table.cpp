@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+
 #include "base/error.h"
 #include "report/against.h"
 #include "report/grid.h"
@@ -45,6 +48,14 @@ std::string table(const store::Results& results, const TableOptions& options) {
     sheet.notes.push_back(std::move(line));
   }
   return render(sheet, options.format, options.emphasis);
+}
+
+bool may_have_intervals(const store::Results& results) {
+  std::set<std::string> passages;
+  return std::any_of(results.rows.begin(), results.rows.end(), [&](const store::SummaryRow& row) {
+    passages.insert(passage_of(results, row));
+    return row.layer < 0 || std::ssize(passages) >= kFewestPassages;
+  });
 }
 
 std::vector<std::string> table_warnings(const store::Results& results,

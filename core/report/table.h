@@ -26,6 +26,9 @@ struct TableOptions {
 /// rows.
 std::string table(const store::Results& results, const TableOptions& options);
 
+/// Whether a mean of the file's can have an interval: enough passages, or whole models.
+bool may_have_intervals(const store::Results& results);
+
 /// What a reader of a table without notes must know, a sentence each: cells that are not complete
 /// or stale. `code_version` is that of this program.
 std::vector<std::string> table_warnings(const store::Results& results,

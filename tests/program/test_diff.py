@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from experiment_text import synthetic, write
-from kvlab_program import Kvlab
+from kvlab_program import REPOSITORY, Kvlab
 from results_file import rows
 
 METHODS = ["kivi", "oscar_ots"]
@@ -58,3 +58,21 @@ def test_other_inputs_are_refused_unless_told(pair: Kvlab) -> None:
     refused = pair.refused("diff", "a.h5", "other.h5")
     assert "the dataset of low_norm_sink, layer 0 is not the same in both files" in refused.err
     assert "inputs differ" in pair.ok("diff", "a.h5", "other.h5", "--allow", "inputs").out
+
+
+def test_other_probes_are_other_inputs(pair: Kvlab) -> None:
+    write(pair.folder, methods=METHODS, probes={"count": 4, "placement": "strided"})
+    pair.ok("run", "small.yaml", "--out", "other.h5")
+    refused = pair.refused("diff", "a.h5", "other.h5")
+    assert "the probes of low_norm_sink, layer 0 are not the same in both files" in refused.err
+    assert "inputs differ" in pair.ok("diff", "a.h5", "other.h5", "--allow", "inputs").out
+
+
+def test_whole_steps_are_compared(kvlab: Kvlab) -> None:
+    """Columns that benchmarks alone have, of a file of the GPU's."""
+    file = REPOSITORY / "results/h200/model.h5"
+    said = kvlab.ok("diff", file, file, "--value", "step_us", "--fail-above", "step_us=1%").out
+    assert said.startswith("equal in every cell: ") and said.count("\n") == 1
+    assert kvlab.ok("diff", file, file).out.startswith("equal in every cell: ")
+    assert "no metric 'step_su' (did you mean 'step_us'?)" in kvlab.refused("diff", file, file, "--fail-above", "step_su=1%").err
+    assert "'wo_rel' was not measured in both files" in kvlab.refused("diff", file, file, "--value", "wo_rel").err

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from experiment_text import write
-from kvlab_program import Kvlab
+from kvlab_program import REPOSITORY, Kvlab
 
 
 def test_lists_may_be_repeated_or_have_commas(kvlab: Kvlab, small: Path) -> None:
@@ -51,3 +54,13 @@ def test_any_label_is_set_by_pdflatex(kvlab: Kvlab) -> None:
     assert "Missing character" not in (kvlab.folder / "t.log").read_text("utf-8", errors="replace")
     rows = [line for line in table.splitlines() if line.endswith(r"\\")]
     assert len(rows) == 1 + len(LABELS) and len({row.replace(r"\&", "").count("&") for row in rows}) == 1
+
+
+def test_the_tables_of_the_gpu_average_nothing(kvlab: Kvlab) -> None:
+    """Each command of results/h200/README.md prints one cell a line."""
+    folder = REPOSITORY / "results/h200"
+    commands = re.findall(r"kvlab table [^`\n]+", (folder / "README.md").read_text(encoding="utf-8"))
+    assert len(commands) == 4
+    for command in commands:
+        lines = list(csv.DictReader(io.StringIO(kvlab.ok(*command.rstrip(".").split()[1:], "--format", "csv", cwd=folder).out)))
+        assert lines and {line["cells"] for line in lines} <= {"0", "1"}, command

@@ -73,6 +73,21 @@ TEST_CASE("A published table is read strictly") {
   CHECK(mistakes(replaced("[a, b]", "[a, x]")).front() ==
         "12: 'x' is none of this table's metrics (did you mean 'a'?)");
   CHECK(mistakes(replaced("b: 2.50", "b: many")).size() == 1);
+  for (const char* number : {".inf", "-.inf", ".nan"}) {
+    CAPTURE(number);
+    CHECK(mistakes(replaced("b: 2.50", std::string("b: ") + number)) ==
+          Lines{std::string("14: 'b' must be finite, found ") + number});
+    CHECK(mistakes(replaced("bits: 3,", std::string("bits: ") + number + ",")) ==
+          Lines{std::string("15: 'bits' must be finite, found ") + number});
+  }
+  CHECK(mistakes(replaced("bits: 3.5", "bits: 0")) ==
+        Lines{"15: 'stored_bits' must be above 0, found 0"});
+  CHECK(mistakes(replaced("bits: 2.25", "bits: -2")) ==
+        Lines{"7: 'bits' must be above 0, found -2"});
+  CHECK(mistakes(replaced("{a: 0.5}", "{a: -0.5}")) ==
+        Lines{"14: a 'spread' must be at least 0, found -0.5"});
+  // One sentence where the only value cannot be read.
+  CHECK(mistakes(replaced("{a: 1, b: 2.50, mean: 1.75}", "{a: 1e400}")).size() == 1);
   CHECK(mistakes(replaced("model: M-8B\n", "")) == Lines{"13: 'model' is missing"});
   CHECK(mistakes(replaced("     missing: \"a figure\"}", "     note: \"a figure\"}")) ==
         Lines{"15: a published row has either 'values' or, as a sentence, 'missing'"});

@@ -141,6 +141,26 @@ TEST_CASE("What cannot be compared is refused or told") {
   CHECK_THAT(difference(a, b, {.inputs = true}, {}).notes.front(),
              ContainsSubstring("inputs differ"));
 
+  b = passages(1, 0.2);
+  for (auto& [id, cell] : b.cells) {
+    nlohmann::json config = nlohmann::json::parse(cell.config);
+    config["probes"] = {{"count", 8}, {"placement", "strided"}};
+    cell.config = config.dump();
+  }
+  CHECK(error_of(a, b, {}) ==
+        "the probes of text0, layer 2 are not the same in both files; --allow inputs compares all "
+        "the same");
+  CHECK(error_of(b, b, {}) == "no error");
+  store::Results stretched = b;
+  for (auto& [id, cell] : stretched.cells) {
+    nlohmann::json config = nlohmann::json::parse(cell.config);
+    config["dataset"]["tokens"] = 1024;
+    cell.config = config.dump();
+  }
+  CHECK_THAT(error_of(b, stretched, {}), ContainsSubstring("the dataset of text0"));
+  CHECK_THAT(difference(b, stretched, {.inputs = true}, {}).notes.front(),
+             ContainsSubstring("inputs differ"));
+
   store::Results on_gpu = passages(1, 0.2);
   for (auto& row : on_gpu.rows) row.backend = "cuda";
   store::Results on_other = on_gpu;
@@ -178,12 +198,42 @@ intervals resample passages and need 16 of them, 4 where a metric is known by po
   CHECK(json["changes"][1]["low"].is_null());
 }
 
+TEST_CASE("Columns that only benchmarks have are compared, shown and limited") {
+  const auto timed = [](double step, double rate) {
+    ResultsMaker maker;
+    maker.add("F1", "shape", -1,
+              {{"step_us", step}, {"tokens_per_second", rate}, {"used_bytes", 5}});
+    return maker.results;
+  };
+  const Difference found = difference(timed(100, 10), timed(110, 9), {},
+                                      {{"step_us", 0.05, true}, {"tokens_per_second", 0.5, false}});
+  CHECK(found.failures.size() == 2);
+  CHECK_THAT(difference_text(found, {}, {}),
+             ContainsSubstring("step_us") && ContainsSubstring("tokens_per_second"));
+  CHECK_THAT(difference_text(found, {}, {"used_bytes"}),
+             ContainsSubstring("equal in every cell: 1 of 1"));
+  const Difference equal = difference(timed(100, 10), timed(100, 10), {}, {{"step_us", 0, false}});
+  CHECK_THAT(difference_text(equal, {}, {}), ContainsSubstring("equal in every cell: 2 of 2"));
+  const auto message = [&](const std::string& name) {
+    try {
+      check_metric(equal, name, "--value");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(message("step_us") == "no error");
+  CHECK(message("wo_rel") == "--value: 'wo_rel' was not measured in both files");
+  CHECK_THAT(message("step_su"),
+             ContainsSubstring("there is no metric 'step_su' (did you mean 'step_us'?)"));
+}
+
 TEST_CASE("A limit is a metric and a number or a share") {
   CHECK(parse_limit("wo_rel=0.01").most == 0.01);
   const Limit share = parse_limit("decode_us=5%");
   CHECK(share.is_relative);
   CHECK(share.most == Approx(0.05));
-  for (const char* wrong : {"wo_rel", "wo_rel=", "wo_rel=x", "wo_rel=-1", "wo_rel=1x", "worel=1"}) {
+  for (const char* wrong : {"wo_rel", "wo_rel=", "wo_rel=x", "wo_rel=-1", "wo_rel=1x"}) {
     CAPTURE(wrong);
     CHECK_THROWS_AS(parse_limit(wrong), Error);
   }

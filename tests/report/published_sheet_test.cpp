@@ -63,6 +63,23 @@ differs between methods: window: sink 0 recent 128 kivi (kivi); sink 64 recent 2
   CHECK_THAT(table(results, {.value = "wo_rel"}), ContainsSubstring("label   wo_rel  cells"));
 }
 
+TEST_CASE("Rows of other data than their neighbours' are no fewer, and no note explains a mark") {
+  store::Results results = small_results();
+  results.experiment_resolved = kPublished;
+  const auto is_of = [](const char* label, const char* dataset) {
+    return
+        [=](const store::SummaryRow& row) { return row.label == label && row.dataset == dataset; };
+  };
+  std::erase_if(results.rows, is_of("kivi", "austen"));
+  CHECK_THAT(table(results, {}), !ContainsSubstring("†"));
+  // A cell that failed makes fewer.
+  for (const store::SummaryRow& row : results.rows) {
+    if (row.label == "kivi" && row.layer == 2) results.cells.at(row.cell).status = "failed";
+  }
+  const std::string text = table(results, {});
+  CHECK_THAT(text, ContainsSubstring("0.2300 †") && ContainsSubstring("kivi (1 of 2 complete)"));
+}
+
 TEST_CASE("A model or a device that is the paper's own does not differ") {
   ResultsMaker maker({"tokens"});
   const auto add = [&](const char* label, int64_t tokens, double time) {

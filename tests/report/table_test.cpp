@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "catch.h"
+#include "report/against.h"
 #include "report/grid.h"
 #include "report/results_maker.h"
 
@@ -50,6 +51,17 @@ TEST_CASE("Markdown has the same table and notes") {
                                      "| --- | ---: | ---: | ---: |\n"
                                      "| U·H·P | 2.500 | 0.1150 | 4 |\n"));
   CHECK_THAT(text, ContainsSubstring("\n- backend: reference\n"));
+}
+
+TEST_CASE("Markdown shows any label as it stands") {
+  ResultsMaker maker;
+  for (const char* label : {"a_b *c* `d` |e| <f>", "_g_ [h](i) $j$ ~~k~~ &amp; \\l", "_µ_2"}) {
+    maker.add(label, "x", 0, {{"wo_rel", 0.25}});
+  }
+  const std::string text = table(maker.results, {.format = "markdown"});
+  CHECK_THAT(text, ContainsSubstring(R"(| a_b \*c\* \`d\` \|e\| \<f> |)"));
+  CHECK_THAT(text, ContainsSubstring(R"(| \_g\_ \[h](i) \$j\$ \~\~k\~\~ \&amp; \\l |)"));
+  CHECK_THAT(text, ContainsSubstring(R"(| \_µ_2 |)"));
 }
 
 TEST_CASE("LaTeX has booktabs' rules, escapes, and comments for notes") {
@@ -197,6 +209,29 @@ TEST_CASE("table --against: each value is held against one row or column, paired
   options.against = "d";
   CHECK(error_of(four_passages(), options) ==
         "--against: the table has no column 'd' (did you mean 'a'?); choose from a, b, c");
+}
+
+TEST_CASE("A difference that rounds to zero has no sign") {
+  CHECK(off_text({.share = -0.0004, .low = kNaN, .high = kNaN}) == "0.0%");
+  CHECK(off_text({.share = 0.0004, .low = 0.0001, .high = 0.0007}) == "0.0% ±0.0%");
+  CHECK(off_text({.share = -0.0006, .low = kNaN, .high = kNaN}) == "-0.1%");
+}
+
+TEST_CASE("What only benchmarks measure is in the default table, and else what there is") {
+  ResultsMaker maker;
+  maker.add("F1", "shape", -1, {{"step_us", 100}, {"tokens_per_second", 10}, {"used_bytes", 5}});
+  CHECK_THAT(table(maker.results, {}), ContainsSubstring("step_us  tokens_per_second  cells"));
+  ResultsMaker other;
+  other.add("F1", "shape", 0, {{"tni_cv", 1}, {"used_bytes", 5}});
+  CHECK_THAT(table(other.results, {}), ContainsSubstring("tni_cv  used_bytes  cells"));
+}
+
+TEST_CASE("Blocks are read only where a mean can have an interval") {
+  CHECK_FALSE(may_have_intervals(small_results()));
+  CHECK(may_have_intervals(four_passages()));
+  ResultsMaker maker;
+  maker.add("bf16", "text", -1, {{"nll", 2}});
+  CHECK(may_have_intervals(maker.results));
 }
 
 TEST_CASE("CSV is clean: full precision, empty fields, quoted text, no notes") {
