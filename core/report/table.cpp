@@ -11,6 +11,7 @@
 #include "report/grid_sheet.h"
 #include "report/layout.h"
 #include "report/notes.h"
+#include "report/passages.h"
 #include "report/published_sheet.h"
 #include "report/render.h"
 
@@ -51,10 +52,11 @@ std::string table(const store::Results& results, const TableOptions& options) {
 }
 
 bool may_have_intervals(const store::Results& results) {
-  std::set<std::string> passages;
+  const Passages passages(results);
+  std::set<std::string> seen;
   return std::any_of(results.rows.begin(), results.rows.end(), [&](const store::SummaryRow& row) {
-    passages.insert(passage_of(results, row));
-    return row.layer < 0 || std::ssize(passages) >= kFewestPassages;
+    seen.insert(passages.of(row));
+    return row.layer < 0 || std::ssize(seen) >= kFewestPassages;
   });
 }
 

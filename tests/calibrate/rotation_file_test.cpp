@@ -163,7 +163,7 @@ TEST_CASE("a rotation stored in float32 passes as orthogonal", "[rotation_file]"
   const Folder folder;
   RotationFile file = example();
   file.layers[10].key.rotation = transform::random_orthogonal(128, 4).unsqueeze(0).to(at::kFloat);
-  file.layers[10].key.center = {};
+  file.layers[10].key.center = at::Tensor();
   write_rotation_file(folder / "r.h5", file);
   CHECK(read_rotation_file(folder / "r.h5").layers.at(10).key.rotation.size(1) == 128);
 }
