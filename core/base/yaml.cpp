@@ -367,7 +367,7 @@ std::optional<int64_t> read_int(const Node& node, const std::string& what, Probl
 
 std::string hint(const std::string& word, const std::vector<std::string>& valid) {
   constexpr size_t kMost = 20;
-  const std::string near = did_you_mean(word, valid);
+  std::string near = did_you_mean(word, valid);
   if (!near.empty() || valid.empty() || valid.size() > kMost) return near;
   return " (valid: " + join(valid) + ")";
 }

@@ -54,6 +54,7 @@ class SixteenBits final : public quant::Codec {
     return {.codes = (x / scale).round().to(at::kShort).view(at::kByte),
             .params = scale.unsqueeze(-1),
             .more = {},
+            .token_bytes = {},
             .saturated = at::zeros({x.size(0)}, at::kLong),
             .shared = {}};
   }
