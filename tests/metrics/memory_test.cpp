@@ -220,11 +220,11 @@ TEST_CASE("places of promoted channels are billed, however few", "[memory]") {
   const auto codes = [&](const char* id) {
     return scalar(run(sample, recipe(id), {"memory"}), "bytes_codes");
   };
-  const double pages = 2 * 2;
+  constexpr int kPages = 2 * 2, kPlace = 128 * 2 / 8 + 1;  // bytes of a channel with its place
   const double plain = codes("kivi_sink");
   // Two channels, or four, of 128 tokens with 2 bits more, and a byte for each place.
-  CHECK(codes("kitty") == plain + pages * 2 * (128 * 2 / 8 + 1));
-  CHECK(codes("kitty_pro") == plain + pages * 4 * (128 * 2 / 8 + 1));
+  CHECK(codes("kitty") == plain + kPages * 2 * kPlace);
+  CHECK(codes("kitty_pro") == plain + kPages * 4 * kPlace);
 }
 
 TEST_CASE("outliers are billed as the history's tokens have them", "[memory]") {
