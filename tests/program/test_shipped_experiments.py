@@ -62,7 +62,7 @@ def small_size(experiment: Path, model: Path) -> list[str]:
         if item["source"] == "capture":
             edits.append(f"dataset.{index}.layers=[10]")
             if "/passages/" in item["path"] or "/long/" in item["path"]:  # which the demo does not make
-                edits.append(f"dataset.{index}.path=datasets/smollm2/eval_jargon.h5")
+                edits += [f"dataset.{index}.path=datasets/smollm2/eval_jargon.h5", f"dataset.{index}.label=text {index}"]
         else:
             edits.append(f"dataset.{index}.tokens=512")
         if item.get("calibration", {}).get("source") == "synthetic":
