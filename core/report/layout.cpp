@@ -208,10 +208,11 @@ std::vector<std::string> measured_metrics(const store::Results& results) {
 std::vector<std::string> default_metrics(const std::vector<std::string>& measured) {
   constexpr std::ptrdiff_t kMost = 8;
   const Words& usual = named_layouts().front().metrics;
+  if (measured.empty()) return usual;
   Words found;
   std::copy_if(usual.begin(), usual.end(), std::back_inserter(found),
                [&](const std::string& name) { return contains(measured, name); });
-  if (!found.empty() || measured.empty()) return measured.empty() ? usual : found;
+  if (!found.empty()) return found;
   return {measured.begin(), measured.begin() + std::min(kMost, std::ssize(measured))};
 }
 
