@@ -1,10 +1,9 @@
 #pragma once
 
 #include "encode_job.cuh"
-#include "fast_tile.cuh"
-#include "zero_fill.cuh"
+#include "fast_ranges.cuh"
 
-/// Parameters of a tile's groups: ranges, what is stored, and the quantizers that follow.
+/// Parameters of a tile's groups: what is stored, and the quantizers that follow.
 namespace kvlab::kernels::cuda {
 
 /// What the fast encoder knows of a side.
@@ -30,6 +29,11 @@ __device__ __forceinline__ FastJob make_fast_job(const Format& format, const Enc
           factor_square};
 }
 
+/// The largest code: of 2 bits.
+__device__ __forceinline__ float most_code_of(const FastJob& job) {
+  return job.spec.grid.zero == Zero::none ? 2.0f : 3.0f;
+}
+
 /// Where a row of a tile is stored.
 struct RowPlace {
   std::uint8_t* block;
@@ -44,21 +48,27 @@ __device__ __forceinline__ RowPlace chosen(const RowPlace (&places)[2], int r) {
           r ? places[1].there : places[0].there, r ? places[1].writes : places[0].writes};
 }
 
+/// How a number becomes a code, in units of kCodeUnit: of rotated numbers by one multiply-add,
+/// which may err at ties of the true quotient; of numbers that are exact by comparing with what the
+/// reference's rounded quotient would be compared with.
+struct Quantizer {
+  float scale;   // rotated: codes per unit; else the stored scale, infinite where all codes are 0
+  float offset;  // rotated: of codes; else the stored zero
+};
+
 /// The quantizer of a group whose numbers are `factor` times those in the tile.
 template <bool kRotated>
 __device__ __forceinline__ Quantizer quantizer_of(const Grid& grid, const GroupParams& params,
                                                   float factor) {
   if constexpr (!kRotated)
     return {params.flat ? __uint_as_float(0x7f800000u) : params.scale, params.zero};
-  const auto most_code = static_cast<float>(largest_code(grid));
   const bool empty = params.flat && !(grid.zero == Zero::offset && grid.integer_zero);
   if (empty && grid.zero != Zero::none) return {0.0f, 0.0f};
   const float inverse = __fdividef(1.0f, params.scale);
-  const float of_code = 1.0f / most_code;
   const float shift = grid.zero == Zero::value  ? -params.zero * inverse
                       : grid.zero == Zero::none ? static_cast<float>(symmetric_reach(grid.bits))
                                                 : params.zero;
-  return {factor * inverse * of_code, shift * of_code};
+  return {factor * inverse * kCodeUnit, shift * kCodeUnit};
 }
 
 template <bool kRotated>
@@ -66,20 +76,88 @@ __device__ __forceinline__ Quantizer no_codes() {
   return {kRotated ? 0.0f : __uint_as_float(0x7f800000u), 0.0f};
 }
 
-/// store_group for a grid and a parameter type that may be constants.
+/// What packing takes for the code of x.
 template <bool kRotated>
-__device__ __forceinline__ Quantizer store_group_of(const Grid& grid, Type type, bool zeros,
-                                                    const FastJob& job, const RowPlace& place,
-                                                    int index, bool stores, float lo, float hi,
-                                                    float factor) {
-  GroupParams params{0.0f, 0.0f, true};
-  if (place.there) params = params_of(grid, multiply(lo, factor), multiply(hi, factor));
+__device__ __forceinline__ float code_number(const Quantizer& q, float x) {
+  if constexpr (kRotated) {
+    return fmaf(x, q.scale, q.offset);
+  } else {
+    // With a scale of at most 16 bits (k + ½)·scale is exact in float32, and x − zero lies on the
+    // same side of it as their rounded quotient of k + ½; half-even takes 0.5 and 2.5 down and 1.5
+    // up.
+    const float u = add(x, -q.offset);
+    return (u > 0.5f * q.scale ? kCodeUnit : 0.0f) + (u >= 1.5f * q.scale ? kCodeUnit : 0.0f) +
+           (u > 2.5f * q.scale ? kCodeUnit : 0.0f);
+  }
+}
+
+/// Whether packing alone keeps to the codes of a grid for all numbers of a group from lo to hi: it
+/// takes what is negative to 0, but not what is too large to the largest code, nor NaN to 0.
+template <bool kRotated>
+__device__ __forceinline__ bool keeps_codes(const Quantizer& q, float most_code, float lo,
+                                            float hi) {
+  if constexpr (!kRotated) return true;
+  return code_number<true>(q, hi) < (most_code + 0.4f) * kCodeUnit &&
+         code_number<true>(q, lo) > -INFINITY;
+}
+
+/// A code number within the codes of a grid, NaN as 0.
+__device__ __forceinline__ float limited(float number, float most_code) {
+  return __saturatef(number * __fdividef(1.0f / kCodeUnit, most_code)) * (most_code * kCodeUnit);
+}
+
+/// Turns the tile's numbers into code numbers: `quantizer(i)` tells how for x[i]. `keeps`: of all
+/// groups of the lane.
+template <bool kRotated, class Quantizers>
+__device__ __forceinline__ void make_code_numbers(Tile& tile, bool keeps, float most_code,
+                                                  const Quantizers& quantizer) {
+#pragma unroll
+  for (int i = 0; i < 8 * kFragments; ++i) {
+    tile.x[i] = code_number<kRotated>(quantizer(i), tile.x[i]);
+  }
+  if constexpr (kRotated) {
+    if (__all_sync(kAllLanes, keeps)) return;
+#pragma unroll
+    for (int i = 0; i < 8 * kFragments; ++i) tile.x[i] = limited(tile.x[i], most_code);
+  }
+}
+
+/// x / 3 of a finite x or NaN, rounded once, in a third of a division's instructions.
+__device__ __forceinline__ float third(float x) {
+  constexpr float kThird = 1.0f / 3.0f;
+  const float near = multiply(x, kThird);
+  return __fmaf_rn(__fmaf_rn(-3.0f, near, x), kThird, near);
+}
+
+/// store_group of the usual kind, fp16 scales and zeros without a clip, in a third of the
+/// instructions.
+template <bool kRotated>
+__device__ __forceinline__ Quantizer store_usual_group(const FastJob& job, const RowPlace& place,
+                                                       int index, bool stores, float lo, float hi,
+                                                       float factor) {
+  const auto within = [](float x) {
+    constexpr float kLimit = largest(Type::f16);
+    return least(most(x, -kLimit), kLimit);
+  };
+  lo = within(multiply(lo, factor));
+  hi = within(multiply(hi, factor));
+  const std::uint16_t scale_bits = to_f16(third(add(hi, -lo)));
+  const std::uint16_t zero_bits = to_f16(lo);
   if (stores && place.writes) {
     const Sections at = sections_of(job.at, job.side);
-    store_number(place.block + at.scale, index, type, params.scale);
-    if (zeros) store_number(place.block + at.zero, index, type, params.zero);
+    reinterpret_cast<std::uint16_t*>(place.block + at.scale)[index] =
+        place.there ? scale_bits : std::uint16_t{0};
+    reinterpret_cast<std::uint16_t*>(place.block + at.zero)[index] =
+        place.there ? zero_bits : std::uint16_t{0};
   }
-  return place.there ? quantizer_of<kRotated>(grid, params, factor) : no_codes<kRotated>();
+  const float scale = from_f16(scale_bits);
+  const float zero = from_f16(zero_bits);
+  const bool codes = place.there && hi != lo && scale != 0.0f;
+  if constexpr (!kRotated) return {codes ? scale : __uint_as_float(0x7f800000u), zero};
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
+  inverse = codes ? inverse * kCodeUnit : 0.0f;
+  return {factor * inverse, -zero * inverse};
 }
 
 /// Parameters of a range of tile numbers, stored as number `index` (layout.h, param_index) of the
@@ -89,162 +167,69 @@ __device__ __forceinline__ Quantizer store_group(const FastJob& job, const RowPl
                                                  int index, bool stores, float lo, float hi,
                                                  float factor) {
   const Grid& grid = job.spec.grid;
-  // The usual case as constants takes half the instructions.
   if (grid.zero == Zero::value && grid.params == Type::f16 && grid.range_ratio == 1.0f) {
-    return store_group_of<kRotated>(Grid{}, Type::f16, true, job, place, index, stores, lo, hi,
-                                    factor);
+    return store_usual_group<kRotated>(job, place, index, stores, lo, hi, factor);
   }
-  return store_group_of<kRotated>(grid, job.stored.params, stores_zero(job.stored), job, place,
-                                  index, stores, lo, hi, factor);
+  GroupParams params{0.0f, 0.0f, true};
+  if (place.there) params = params_of(grid, multiply(lo, factor), multiply(hi, factor));
+  if (stores && place.writes) {
+    const Sections at = sections_of(job.at, job.side);
+    const Type type = job.stored.params;
+    store_number(place.block + at.scale, index, type, params.scale);
+    if (stores_zero(job.stored)) store_number(place.block + at.zero, index, type, params.zero);
+  }
+  return place.there ? quantizer_of<kRotated>(grid, params, factor) : no_codes<kRotated>();
 }
 
 __device__ __forceinline__ Quantizer from_lane(const Quantizer& mine, int lane) {
   return {__shfl_sync(kAllLanes, mine.scale, lane), __shfl_sync(kAllLanes, mine.offset, lane)};
 }
 
-/// Groups along channels, kGroups pieces of a token with parameters of their own lanes: one, of the
-/// whole token, or four of 32 channels, of which two may belong to one group.
-template <int kGroups, bool kRotated>
-struct TokenGroups {
-  Quantizer of[kGroups][2];  // [piece][row]
-
-  /// `factor[row]`: what the tile's numbers are to be multiplied by.
-  __device__ __forceinline__ TokenGroups(const FastJob& job, const Tile& tile,
-                                         const RowPlace (&places)[2], int lane,
-                                         const float (&factor)[2]) {
-    constexpr int per = kFragments / kGroups;
-    float lo[kGroups][2];
-    float hi[kGroups][2];
+/// Groups along channels: stores the parameters and makes code numbers. `factor[row]`: what the
+/// tile's numbers are to be multiplied by.
+template <bool kRotated>
+__device__ __forceinline__ void quantize_tokens(const FastJob& job, Tile& tile,
+                                                const RowPlace (&places)[2], int lane,
+                                                const float (&factor)[2]) {
+  const float most_code = most_code_of(job);
+  const int quad = lane / 4 * 4;
+  const int t = lane % 4;
+  if (job.stored.group == kFastDim) {
+    const TwoRanges range = two_ranges([&](auto& found) { gather_rows(tile, lane, found); });
+    const RowPlace place = chosen(places, t % 2);
+    const Quantizer mine =
+        store_group<kRotated>(job, place, token_slot(place.token), t < 2, range.lo[0], range.hi[0],
+                              t % 2 ? factor[1] : factor[0]);
+    const Quantizer of[2] = {from_lane(mine, quad), from_lane(mine, quad + 1)};
+    make_code_numbers<kRotated>(tile,
+                                keeps_codes<kRotated>(mine, most_code, range.lo[0], range.hi[0]),
+                                most_code, [&of](int i) { return of[i / 2 % 2]; });
+    return;
+  }
+  // Four pieces of 32 channels with a lane each; two of them may be one group.
+  TwoRanges range = two_ranges([&](auto& found) { gather_pieces(tile, lane, found); });
+  const bool halves = job.stored.group == 64;
+  if (halves) {
 #pragma unroll
-    for (int p = 0; p < kGroups; ++p) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        lo[p][r] = hi[p][r] = tile.x[p * per][0][2 * r];
-#pragma unroll
-        for (int f = p * per; f < (p + 1) * per; ++f) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const float x = tile.x[f][i / 2][2 * r + i % 2];
-            lo[p][r] = least(lo[p][r], x);
-            hi[p][r] = most(hi[p][r], x);
-          }
-        }
-#pragma unroll
-        for (int step = 1; step < 4; step *= 2) {
-          lo[p][r] = least(lo[p][r], __shfl_xor_sync(kAllLanes, lo[p][r], step));
-          hi[p][r] = most(hi[p][r], __shfl_xor_sync(kAllLanes, hi[p][r], step));
-        }
-      }
-    }
-    const int quad = lane / 4 * 4;
-    const int t = lane % 4;
-    if constexpr (kGroups == 1) {
-      // Lanes 0 and 1 of a token's four have a row each.
-      const int r = t % 2;
-      const RowPlace place = chosen(places, r);
-      const Quantizer mine =
-          store_group<kRotated>(job, place, token_slot(place.token), t < 2, r ? lo[0][1] : lo[0][0],
-                                r ? hi[0][1] : hi[0][0], r ? factor[1] : factor[0]);
-      of[0][0] = from_lane(mine, quad);
-      of[0][1] = from_lane(mine, quad + 1);
-    } else {
-      static_assert(kGroups == 4);
-      if (job.stored.group == 64) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int p = i / 2 * 2;
-          lo[p][i % 2] = lo[p + 1][i % 2] = least(lo[p][i % 2], lo[p + 1][i % 2]);
-          hi[p][i % 2] = hi[p + 1][i % 2] = most(hi[p][i % 2], hi[p + 1][i % 2]);
-        }
-      }
-      const int group = job.stored.group == 32 ? t : t / 2;
-      const int held = block_tokens(job.format);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const auto own = [t, r](const float (&all)[4][2]) {
-          return t < 2 ? (t == 0 ? all[0][r] : all[1][r]) : (t == 2 ? all[2][r] : all[3][r]);
-        };
-        const bool stores = job.stored.group == 32 || t % 2 == 0;
-        const Quantizer mine = store_group<kRotated>(job, places[r], group * held + places[r].token,
-                                                     stores, own(lo), own(hi), factor[r]);
-#pragma unroll
-        for (int p = 0; p < 4; ++p) of[p][r] = from_lane(mine, quad + p);
-      }
+    for (int r = 0; r < 2; ++r) {
+      range.lo[r] = least(range.lo[r], __shfl_xor_sync(kAllLanes, range.lo[r], 1));
+      range.hi[r] = most(range.hi[r], __shfl_xor_sync(kAllLanes, range.hi[r], 1));
     }
   }
-
-  __device__ __forceinline__ const Quantizer& operator()(int f, int /*j*/, int r, int /*l*/) const {
-    return of[f / (kFragments / kGroups)][r];
-  }
-};
-
-/// Shared memory where groups run along tokens: ranges of each tile's channels, then quantizers of
-/// each group's.
-template <int kWarps>
-struct ChannelScratch {
-  float lo[kWarps][kFastDim];
-  float hi[kWarps][kFastDim];
-  alignas(16) Quantizer of[kWarps / 2][kFastDim];
-};
-
-/// Of 2·kHalf ranges a lane keeps half and gets the same of the lane kHalf apart, which keeps the
-/// other half.
-template <int kHalf, int kSize>
-__device__ __forceinline__ void merge_halves(float (&lo)[kSize], float (&hi)[kSize], int lane) {
-  const bool upper = lane & kHalf;
+  const int first = (halves ? t / 2 : t) * block_tokens(job.format);
+  Quantizer of[4][2];
+  bool keeps = true;
 #pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
-    const float lo_sent = upper ? lo[i] : lo[i + kHalf];
-    const float hi_sent = upper ? hi[i] : hi[i + kHalf];
-    lo[i] = least(upper ? lo[i + kHalf] : lo[i], __shfl_xor_sync(kAllLanes, lo_sent, kHalf));
-    hi[i] = most(upper ? hi[i + kHalf] : hi[i], __shfl_xor_sync(kAllLanes, hi_sent, kHalf));
-  }
-}
-
-/// Ranges of the tile's channels over its tokens: lane 4g + t ends with the four channels of
-/// fragment g.
-template <int kWarps>
-__device__ __forceinline__ void channel_ranges(const Tile& tile, int warp, int lane,
-                                               ChannelScratch<kWarps>& scratch) {
-  float lo[4 * kFragments];
-  float hi[4 * kFragments];
+  for (int r = 0; r < 2; ++r) {
+    const Quantizer mine =
+        store_group<kRotated>(job, places[r], first + places[r].token, !halves || t % 2 == 0,
+                              range.lo[r], range.hi[r], factor[r]);
+    keeps &= keeps_codes<kRotated>(mine, most_code, range.lo[r], range.hi[r]);
 #pragma unroll
-  for (int i = 0; i < 4 * kFragments; ++i) {
-    const float* x = tile.x[i / 4][i / 2 % 2] + i % 2;
-    lo[i] = least(x[0], x[2]);
-    hi[i] = most(x[0], x[2]);
+    for (int piece = 0; piece < 4; ++piece) of[piece][r] = from_lane(mine, quad + piece);
   }
-  merge_halves<16>(lo, hi, lane);
-  merge_halves<8>(lo, hi, lane);
-  merge_halves<4>(lo, hi, lane);
-  const int g = lane / 4;
-  const int channel = 32 * (g / 2) + 8 * (lane % 4) + 4 * (g % 2);
-  *reinterpret_cast<float4*>(scratch.lo[warp] + channel) = make_float4(lo[0], lo[1], lo[2], lo[3]);
-  *reinterpret_cast<float4*>(scratch.hi[warp] + channel) = make_float4(hi[0], hi[1], hi[2], hi[3]);
-}
-
-/// Parameters of the block's groups from the ranges of their tiles; all threads of kWarps warps,
-/// between two barriers. `from`, `to`: tokens of the block that the step stores; `fresh`: what lies
-/// behind them too, as zeros.
-template <int kWarps, bool kRotated>
-__device__ __forceinline__ void store_channel_groups(const FastJob& job, std::uint8_t* block,
-                                                     int from, int to, bool fresh, int thread,
-                                                     ChannelScratch<kWarps>& scratch) {
-  const int shift = job.stored.group == 32 ? 1 : job.stored.group == 64 ? 2 : 3;  // of tiles
-  for (int i = thread; i < (kWarps >> shift) * kFastDim; i += 32 * kWarps) {
-    const int group = i / kFastDim;
-    const int channel = i % kFastDim;
-    float lo = scratch.lo[group << shift][channel];
-    float hi = scratch.hi[group << shift][channel];
-    for (int w = (group << shift) + 1; w < (group + 1) << shift; ++w) {
-      lo = least(lo, scratch.lo[w][channel]);
-      hi = most(hi, scratch.hi[w][channel]);
-    }
-    const int token = group * job.stored.group;
-    const RowPlace place{block, token, token >= from && token < to,
-                         token >= from && (fresh || token < to)};
-    scratch.of[group][channel] = store_group<kRotated>(job, place, i, true, lo, hi, 1.0f);
-  }
+  make_code_numbers<kRotated>(tile, keeps, most_code,
+                              [&of](int i) { return of[i / 16][i / 2 % 2]; });
 }
 
 }  // namespace kvlab::kernels::cuda

@@ -1,131 +1,126 @@
 #pragma once
 
-#include "fast_params.cuh"
+#include "fast_norms.cuh"
+#include "fast_work.cuh"
 
-/// From a tile of rotated (or untouched) numbers to stored codes and parameters.
+/// From a tile by tokens to stored codes and parameters.
 namespace kvlab::kernels::cuda {
 
-__device__ __forceinline__ float root_fast(float x) {
-  float y;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-/// The L2 norm of row r as it is stored: made of the tile, or read where it runs over all heads and
-/// store_norms was there before.
-template <bool kRotated>
-__device__ __forceinline__ float row_norm(const FastJob& job, const Tile& tile,
-                                          const RowPlace& place, int r) {
-  const Format& format = job.format;
-  if (job.spec.scale == TokenScale::l2_heads) {
-    if (!place.there) return 1.0f;
-    // Adding 0 waits for the number here and not behind the branch, where other loads are on their
-    // way.
-    return add(load_number(place.block + job.at.norm, norm_index(place.token), format.norm_type),
-               0.0f);
-  }
-  if constexpr (kRotated) {
-    float sums[2];
-    square_sums(tile, sums);
-    return stored_scale(root_fast((r ? sums[1] : sums[0]) * job.factor_square), format.norm_type,
-                        format.norm_inverse);
-  } else {
-    double sums[2];
-    square_sums(tile, sums);
-    return stored_scale(sqrt(r ? sums[1] : sums[0]), format.norm_type, format.norm_inverse);
+/// Zeroes what lies behind the norms; the keys' team does it.
+template <int kWarps>
+__device__ __forceinline__ void zero_padding(const FastJob& job, std::uint8_t* block, int thread) {
+  using T = Team<kWarps>;
+  const int norms = job.format.norm == Norm::none ? 0 : T::tokens * size_of(job.format.norm_type);
+  for (int at = job.at.norm + norms + 4 * thread; at < job.at.bytes; at += 4 * T::threads) {
+    *reinterpret_cast<std::uint32_t*>(block + at) = 0;
   }
 }
 
-/// Takes the tokens' norms out of the tile and stores them. What then is left to multiply the
-/// numbers by, of both rows: 1/√d of a rotation, and the norm too, but untouched numbers are
-/// divided here and now, as their codes must be exact.
-template <bool kRotated>
-__device__ __forceinline__ void token_factors(const FastJob& job, Tile& tile,
-                                              const RowPlace (&places)[2], int lane,
-                                              float (&factor)[2]) {
-  factor[0] = factor[1] = job.factor;
-  if (job.side == Side::value || job.spec.scale == TokenScale::none) return;
-  const Format& format = job.format;
-  const int r = lane % 2;
-  const RowPlace place = chosen(places, r);
-  const float norm = row_norm<kRotated>(job, tile, place, r);
-  if (lane % 4 < 2 && place.writes) {
-    store_number(place.block + job.at.norm, norm_index(place.token), format.norm_type,
-                 place.there ? norm : 0.0f);
-  }
-  const int quad = lane / 4 * 4;
-  if constexpr (kRotated) {
-    const float own = format.norm_inverse ? factor[0] * norm : __fdividef(factor[0], norm);
+/// Zeroes a side of a block that its first token opens; by the four lanes of the row.
+__device__ __forceinline__ void open_block(const FastJob& job, const RowPlace& place, int lane) {
+  const auto zero = [&](int from, int to) {
+    for (int at = from + 16 * (lane % 4); at < to; at += 64) {
+      *reinterpret_cast<uint4*>(place.block + at) = uint4{};
+    }
+  };
+  const bool key = job.side == Side::key;
+  const int codes = sections_of(job.at, job.side).codes;
+  zero(codes, codes + code_bytes(job.format, job.stored));
+  zero(key ? job.at.key_scale : job.at.value_scale, key ? job.at.value_scale : job.at.norm);
+  if (!key) return;
+  // A norm over all heads is there before; its bytes are the first lane's.
+  const bool keeps = job.spec.scale == TokenScale::l2_heads && lane % 4 == 0;
+  const Type type = job.format.norm_type;
+  std::uint8_t* norms = place.block + job.at.norm;
+  const float norm = keeps ? load_number(norms, norm_index(place.token), type) : 0.0f;
+  zero(job.at.norm, job.at.bytes);
+  if (keeps) store_number(norms, norm_index(place.token), type, norm);
+}
+
+/// Puts 2-bit codes of one token among those of the other tokens of its tile.
+__device__ __forceinline__ void merge_codes(const FastJob& job, const RowPlace& place, int lane,
+                                            std::uint32_t mask, int shift, const uint4& words) {
+  auto* to = reinterpret_cast<uint4*>(place.block + sections_of(job.at, job.side).codes +
+                                      place.token / kTile * tile_bytes(kFastDim, 2)) +
+             lane;
+  uint4 old = *to;
+  const auto merged = [=](std::uint32_t was, std::uint32_t is) {
+    return (was & ~(mask << shift)) | is << shift;
+  };
+  *to = make_uint4(merged(old.x, words.x), merged(old.y, words.y), merged(old.z, words.z),
+                   merged(old.w, words.w));
+}
+
+/// The tokens' codes into blocks of their own.
+template <bool kKey>
+__device__ __forceinline__ void store_rows(const FastJob& job, const Tile& tile,
+                                           const RowPlace (&places)[2], int lane) {
+  const int t = lane % 4;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) factor[i] = __shfl_sync(kAllLanes, own, quad + i);
-  } else {
-    float norms[2];
+  for (int r = 0; r < 2; ++r) {
+    const RowPlace& place = places[r];
+    const int k = place.token % kTile;
+    if constexpr (kKey) {
+      const uint4 words = packed_row<true>(tile, r, 0);
+      if (place.writes) merge_codes(job, place, k % 8 * 4 + t, 0x33333333u, k / 8 * 2, words);
+    } else {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) norms[i] = __shfl_sync(kAllLanes, norm, quad + i);
-#pragma unroll
-    for (int i = 0; i < 8 * kFragments; ++i) {
-      float& x = tile.x[i / 8][i / 4 % 2][i % 4];
-      const float by = norms[i / 2 % 2];
-      x = format.norm_inverse ? multiply(x, by) : divide(x, by);
+      for (int l = 0; l < 2; ++l) {
+        const uint4 words = packed_row<false>(tile, r, l);
+        if (place.writes) {
+          merge_codes(job, place, (2 * t + l) * 4 + k % 8 / 2, 0x0f0fu, k % 2 * 16 + k / 8 * 4,
+                      words);
+        }
+      }
     }
   }
 }
 
-/// Groups along channels: stores norms and parameters, then stores(most_code, groups) the codes.
-template <bool kRotated, class Stores>
+template <bool kKey>
+__device__ __forceinline__ void store_tile(const FastJob& job, const Tile& tile,
+                                           const RowPlace (&places)[2], int lane) {
+  const uint4 words = packed<kKey>(tile);
+  if (!places[0].writes) return;  // of tiles, all rows or none
+  std::uint8_t* codes = places[0].block + sections_of(job.at, job.side).codes;
+  reinterpret_cast<uint4*>(codes + places[0].token / kTile * tile_bytes(kFastDim, 2))[lane] = words;
+}
+
+/// A tile by tokens. `factor`: of row lane % 2, what its numbers are to be multiplied by, or its
+/// norm; `normed`: it is not job.factor. kSingle: rows go to blocks of their own.
+template <bool kRotated, bool kSingle>
 __device__ __forceinline__ void encode_tokens(const FastJob& job, Tile& tile,
-                                              const RowPlace (&places)[2], int lane,
-                                              const Stores& stores) {
-  float factor[2];
-  token_factors<kRotated>(job, tile, places, lane, factor);
-  const auto most_code = static_cast<float>(largest_code(job.spec.grid));
-  if (job.stored.group == kFastDim) {
-    stores(most_code, TokenGroups<1, kRotated>(job, tile, places, lane, factor));
-  } else {
-    stores(most_code, TokenGroups<4, kRotated>(job, tile, places, lane, factor));
-  }
-}
-
-/// A tile of keys whose groups run along tokens; by kWarps warps that meet at `barrier`. `from`,
-/// `to`, `fresh`: as in store_channel_groups.
-template <bool kRotated, int kWarps, class Stores>
-__device__ __forceinline__ void encode_channels(const FastJob& job, Tile& tile,
-                                                const RowPlace (&places)[2], int from, int to,
-                                                bool fresh, int thread, int barrier,
-                                                ChannelScratch<kWarps>& scratch,
-                                                const Stores& stores) {
-  const int warp = thread / 32;
-  const int lane = thread % 32;
-  const auto meet = [barrier] {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(32 * kWarps) : "memory");
-  };
-  float factor[2];
-  token_factors<kRotated>(job, tile, places, lane, factor);
-  if constexpr (kRotated) {
+                                              const RowPlace (&places)[2], bool normed,
+                                              float factor, int lane) {
+  float factors[2] = {job.factor, job.factor};
+  if (normed) {
+    const int quad = lane / 4 * 4;
 #pragma unroll
-    for (int i = 0; i < 8 * kFragments; ++i) {
-      float& x = tile.x[i / 8][i / 4 % 2][i % 4];
-      x = multiply(x, factor[i / 2 % 2]);
+    for (int r = 0; r < 2; ++r) {
+      const float by = __shfl_sync(kAllLanes, factor, quad + r);
+      if constexpr (kRotated) {
+        factors[r] = by;
+      } else {
+#pragma unroll
+        for (int i = 0; i < 4 * kFragments; ++i) {
+          float& x = tile.at(i / 4, i / 2 % 2, r, i % 2);
+          x = without_norm(job, x, by);
+        }
+      }
     }
   }
-  channel_ranges(tile, warp, lane, scratch);
-  meet();
-  store_channel_groups<kWarps, kRotated>(job, places[0].block, from, to, fresh, thread, scratch);
-  meet();
-  // Quantizers of channels 2j and 2j + 1 are one load.
-  const Quantizer* of = scratch.of[warp * kTile / job.stored.group] + 8 * (lane % 4);
-  float4 pairs[kFragments][2];
-#pragma unroll
-  for (int i = 0; i < 2 * kFragments; ++i) {
-    const int f = i / 2;
-    pairs[f][i % 2] =
-        *reinterpret_cast<const float4*>(of + 32 * (f / 2) + 4 * (f % 2) + 2 * (i % 2));
-  }
-  const auto quantizer = [&pairs](int f, int j, int /*r*/, int l) {
-    const float4& two = pairs[f][j];
-    return l ? Quantizer{two.z, two.w} : Quantizer{two.x, two.y};
+  quantize_tokens<kRotated>(job, tile, places, lane, factors);
+  const auto store = [&]<bool kKey>(std::bool_constant<kKey>) {
+    if constexpr (kSingle) {
+      store_rows<kKey>(job, tile, places, lane);
+    } else {
+      store_tile<kKey>(job, tile, places, lane);
+    }
   };
-  stores(static_cast<float>(largest_code(job.spec.grid)), quantizer);
+  if (job.side == Side::key) {
+    store(std::true_type{});
+  } else {
+    store(std::false_type{});
+  }
 }
 
 }  // namespace kvlab::kernels::cuda

@@ -3,24 +3,36 @@
 #include "mma.cuh"
 #include "warp_row.cuh"
 
-/// A tile of 16 tokens × 128 channels in the registers of one warp, in the order in which its codes
-/// are stored: what the fast encoder does between loading and packing.
+/// A tile of 64 numbers a lane between loading and packing, in the order in which its codes are
+/// stored.
 ///
-/// Lane 4g + t has tokens g (row 0) and g + 8 (row 1). Fragment f, column pair j and column l of
-/// lane t are channel
-///   keys    32(f/2) + 8t + 4(f%2) + 2j + l      (16 bytes of a token are one load)
-///   values  16f + 8j + 2t + l                   (8 bytes)
-/// which is the order of a product's sums over columns that are permuted so, and of the codes.
+/// By tokens: 16 tokens × 128 channels a warp. Lane 4g + t has tokens g (row 0) and g + 8 (row 1).
+/// Fragment f, column pair j and column l of lane t are channel
+///   keys    32(f/2) + 8t + 4(f%2) + 2j + l
+///   values  16f + 8j + 2t + l
+/// By channels (keys whose groups run along tokens): 32 channels × 64 tokens a warp. Row i of lane
+/// 4g + t of warp w is channel 32(g/2) + 8w + 4(g%2) + i, its number (j, l) token 8j + 2t + l.
+/// Both are orders of a product's sums over columns that are permuted so.
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kFastDim = 128;
 inline constexpr int kFragments = kFastDim / 16;
 
 struct Tile {
-  float x[kFragments][2][4];  // [f][j][2·row + l]
+  float x[8 * kFragments];
 
   __device__ __forceinline__ float& at(int f, int j, int row, int l) {
-    return x[f][j][2 * row + l];
+    return x[8 * f + 4 * j + 2 * row + l];
+  }
+  __device__ __forceinline__ const float& at(int f, int j, int row, int l) const {
+    return x[8 * f + 4 * j + 2 * row + l];
+  }
+  /// By channels.
+  __device__ __forceinline__ float& of_channel(int i, int j, int l) {
+    return x[32 * (i / 2) + 4 * j + 2 * (i % 2) + l];
+  }
+  __device__ __forceinline__ const float& of_channel(int i, int j, int l) const {
+    return x[32 * (i / 2) + 4 * j + 2 * (i % 2) + l];
   }
 };
 
@@ -33,111 +45,63 @@ __device__ __forceinline__ float2 floats_of(std::uint32_t pair) {
                : make_float2(from_f16(low), from_f16(high));
 }
 
-/// The two rows of a lane.
-struct Rows {
-  const std::uint16_t* row[2];
-};
-
-/// Tokens as they are, in the order of keys or of values.
+/// And back, rounded.
 template <bool kBf16>
-__device__ __forceinline__ void load_tile(Tile& tile, const Rows& rows, bool key, int lane) {
-  const int t = lane % 4;
-  if (key) {
-#pragma unroll
-    for (int c = 0; c < kFastDim / 32; ++c) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const uint4 word = __ldg(reinterpret_cast<const uint4*>(rows.row[r] + 32 * c + 8 * t));
-        const std::uint32_t pairs[4] = {word.x, word.y, word.z, word.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 pair = floats_of<kBf16>(pairs[i]);
-          tile.at(2 * c + i / 2, i % 2, r, 0) = pair.x;
-          tile.at(2 * c + i / 2, i % 2, r, 1) = pair.y;
-        }
-      }
-    }
-    return;
-  }
-#pragma unroll
-  for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = floats_of<kBf16>(__ldg(
-          reinterpret_cast<const std::uint32_t*>(rows.row[i % 2] + 16 * f + 8 * (i / 2) + 2 * t)));
-      tile.at(f, i / 2, i % 2, 0) = pair.x;
-      tile.at(f, i / 2, i % 2, 1) = pair.y;
-    }
-  }
+__device__ __forceinline__ std::uint32_t pair_of(float low, float high) {
+  if constexpr (kBf16) return bits(__floats2bfloat162_rn(low, high));
+  return bits(__floats2half2_rn(low, high));
 }
 
-/// Sums over all channels of the squares of the lane's tokens. In float64, or a 16-bit norm would
-/// now and then round the other way; rotated numbers have no such exactness to lose.
-template <class Float>
-__device__ __forceinline__ void square_sums(const Tile& tile, Float (&sums)[2]) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    Float part[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4 * kFragments; ++i) {
-      const Float x = tile.x[i / 4][i / 2 % 2][2 * r + i % 2];
-      part[i % 4] += x * x;
-    }
-    Float sum = (part[0] + part[1]) + (part[2] + part[3]);
-    sum += __shfl_xor_sync(kAllLanes, sum, 1);
-    sums[r] = sum + __shfl_xor_sync(kAllLanes, sum, 2);
-  }
+/// What stands for the code 1 in a tile that is to be packed: a byte of e4m3 is then the code.
+inline constexpr float kCodeUnit = 0x1p-9f;
+
+/// Two numbers as bytes, each the nearest whole multiple of kCodeUnit, negative ones 0.
+__device__ __forceinline__ std::uint32_t code_bytes(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  std::uint16_t bytes;
+  asm("cvt.rn.satfinite.relu.e4m3x2.f32 %0, %1, %2;" : "=h"(bytes) : "f"(high), "f"(low));
+  return bytes;
+#else
+  // A float of this size has multiples of kCodeUnit in its low bits.
+  constexpr float kWhole = 8388608.0f * kCodeUnit;
+  const auto byte = [](float x) { return bits_of(add(fmaxf(x, 0.0f), kWhole)) & 0xffu; };
+  return byte(low) | byte(high) << 8;
+#endif
 }
 
-/// How a number becomes a code: of rotated numbers by one multiply-add, which may err at ties of
-/// the true quotient; of numbers that are exact by comparing with what the reference's rounded
-/// quotient would be compared with.
-struct Quantizer {
-  float scale;   // rotated: codes per unit over the largest code; else the stored scale, infinite
-                 // where all codes are 0
-  float offset;  // rotated: over the largest code; else the stored zero
-};
-
-/// 2^23: a float of that size has its whole part in its low bits.
-inline constexpr float kWhole = 8388608.0f;
-/// Minus what the exponents of such floats leave in a word, added at the places of `places`, one
-/// bit each.
-template <bool kRotated>
-KVLAB_HD constexpr std::uint32_t start_of_word(std::uint32_t places) {
-  return kRotated ? 0u - 0x4b000000u * places : 0u;
+/// Four, the first in the lowest byte.
+__device__ __forceinline__ std::uint32_t code_bytes(float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 890
+  // In one piece, or the compiler parts the halves again and joins them by instructions of its own.
+  std::uint32_t bytes;
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "cvt.rn.satfinite.relu.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.relu.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n"
+      "}"
+      : "=r"(bytes)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return bytes;
+#else
+  return code_bytes(a, b) | code_bytes(c, d) << 16;
+#endif
 }
 
-template <bool kRotated>
-__device__ __forceinline__ std::uint32_t code_bits(const Quantizer& q, float most_code, float x) {
-  if constexpr (kRotated) {
-    // Saturation to [0, 1] is free, and takes NaN to 0.
-    return bits_of(fmaf(__saturatef(fmaf(x, q.scale, q.offset)), most_code, kWhole));
-  } else {
-    // With a scale of at most 16 bits (k + ½)·scale is exact in float32, and x − zero lies on the
-    // same side of it as their rounded quotient of k + ½; half-even takes 0.5 and 2.5 down and 1.5
-    // up.
-    const float u = add(x, -q.offset);
-    return (u > 0.5f * q.scale ? 1u : 0u) + (u >= 1.5f * q.scale ? 1u : 0u) +
-           (u > 2.5f * q.scale ? 1u : 0u);
-  }
-}
-
-/// Words of the lane's codes: `quantizer(f, j, row, l)` tells how each is made. Values go through a
-/// transpose, as their rows are channels.
-template <bool kKey, bool kRotated, class Quantizers>
-__device__ __forceinline__ uint4 packed(Tile& tile, float most_code, const Quantizers& quantizer) {
+/// Words of the lane's codes, of a tile by tokens. Values go through a transpose, as their rows are
+/// channels.
+template <bool kKey>
+__device__ __forceinline__ uint4 packed(const Tile& tile) {
   std::uint32_t word[4];
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    word[w] = start_of_word<kRotated>(0x55555555u);
+    word[w] = 0;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const int f = 2 * w + i / 8;
-      const int j = i / 4 % 2;
-      const int r = i / 2 % 2;
-      const int l = i % 2;
-      const int bit = 16 * l + 8 * (i / 8) + (kKey ? 4 * j + 2 * r : 4 * r + 2 * j);
-      word[w] += code_bits<kRotated>(quantizer(f, j, r, l), most_code, tile.at(f, j, r, l)) << bit;
+    for (int place = 3; place >= 0; --place) {
+      const int j = kKey ? place / 2 : place % 2;
+      const int r = kKey ? place % 2 : place / 2;
+      word[w] = word[w] * 4 + code_bytes(tile.at(2 * w, j, r, 0), tile.at(2 * w + 1, j, r, 0),
+                                         tile.at(2 * w, j, r, 1), tile.at(2 * w + 1, j, r, 1));
     }
     if constexpr (!kKey) word[w] = transpose_8x8(word[w]);
   }
@@ -146,22 +110,22 @@ __device__ __forceinline__ uint4 packed(Tile& tile, float most_code, const Quant
 
 /// Words of one row's codes as they lie in the lane that stores them, but for a shift that depends
 /// on the token: of keys one vector (l = 0), of values one for each of the lane's two columns l.
-template <bool kKey, bool kRotated, class Quantizers>
-__device__ __forceinline__ uint4 packed_row(Tile& tile, float most_code,
-                                            const Quantizers& quantizer, int r, int l) {
+template <bool kKey>
+__device__ __forceinline__ uint4 packed_row(const Tile& tile, int r, int l) {
   std::uint32_t word[4];
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    word[w] = start_of_word<kRotated>(kKey ? 0x11111111u : 0x0505u);
-#pragma unroll
-    for (int i = 0; i < (kKey ? 8 : 4); ++i) {
-      const int f = 2 * w + i / 2 % 2;
-      const int j = i % 2;
-      const int column = kKey ? i / 4 : l;
-      const int bit = kKey ? 16 * column + 8 * (i / 2 % 2) + 4 * j : 8 * (i / 2) + 2 * j;
-      word[w] +=
-          code_bits<kRotated>(quantizer(f, j, r, column), most_code, tile.at(f, j, r, column))
-          << bit;
+    if constexpr (kKey) {
+      const auto four = [&](int j) {
+        return code_bytes(tile.at(2 * w, j, r, 0), tile.at(2 * w + 1, j, r, 0),
+                          tile.at(2 * w, j, r, 1), tile.at(2 * w + 1, j, r, 1));
+      };
+      word[w] = four(0) | four(1) << 4;
+    } else {
+      const auto two = [&](int j) {
+        return code_bytes(tile.at(2 * w, j, r, l), tile.at(2 * w + 1, j, r, l));
+      };
+      word[w] = two(0) | two(1) << 2;
     }
   }
   return make_uint4(word[0], word[1], word[2], word[3]);

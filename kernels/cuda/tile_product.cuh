@@ -1,6 +1,6 @@
 #pragma once
 
-#include "fast_tile.cuh"
+#include "token_stage.cuh"
 
 /// Rotating a tile: its product with a matrix that a thread block keeps in shared memory, by the
 /// products of a warpgroup (four warps, 64 tokens; compute capability 9.0a) or by each warp's own.
@@ -12,8 +12,11 @@ enum class Product : unsigned char {
   dense,
 };
 
-/// A matrix as a sum of 16-bit ones: a dense rotation to the precision of float32, by three of bf16
-/// or two of fp16, which has more bits but a smaller range and is scaled up.
+/// Whose rows a tile has (fast_tile.cuh).
+enum class Order : unsigned char { keys, values, channels };
+
+/// A matrix as a sum of 16-bit ones: a dense rotation to about the precision of float32, by three
+/// of bf16 or two of fp16, which has more bits but a smaller range and is scaled up.
 template <bool kBf16, Product kProduct>
 struct Parts {
   static constexpr bool dense = kProduct == Product::dense;
@@ -21,127 +24,66 @@ struct Parts {
   static constexpr float scale = dense && !kBf16 ? 256.0f : 1.0f;
 };
 
-/// Shared memory as wgmma wants it without swizzling: [half of 16 k: 16][columns / 8: 16] pieces of
-/// 8 columns × 8 k, a column's 16 bytes side by side. Bytes between halves of k, and between
-/// neighbours in columns:
-inline constexpr int kHalfBytes = 16 * 128;
-inline constexpr int kColumnsBytes = 128;
+/// [channels k / 8: 16] pieces of 128 columns × 8 k, a column's 16 bytes side by side: as wgmma
+/// wants it without swizzling.
+inline constexpr int kMatrixPieceBytes = kFastDim * 16;
 inline constexpr int kMatrixBytes = kFastDim * kFastDim * 2;
 
-/// Channel of a column of the product: of keys or of values in a tile's order.
-KVLAB_HD constexpr unsigned channel_of_column(bool key, unsigned n) {
+/// Channel of column n of the product: of a tile's order.
+KVLAB_HD constexpr unsigned channel_of_column(Order order, unsigned n) {
   const unsigned f = n / 16;
-  return key ? 32 * (f / 2) + 8 * (n % 8 / 2) + 4 * (f % 2) + 2 * (n / 8 % 2) + n % 2 : n;
-}
-
-/// Channel of a row of the product: tokens are loaded as keys are, 16 bytes a lane.
-KVLAB_HD constexpr unsigned channel_of_row(unsigned k) {
-  const unsigned f = k / 16;
-  return 32 * (f / 2) + 8 * (k % 8 / 2) + 4 * (f % 2) + 2 * (k / 8 % 2) + k % 2;
+  switch (order) {
+    case Order::keys:
+      return 32 * (f / 2) + 8 * (n % 8 / 2) + 4 * (f % 2) + 2 * (n / 8 % 2) + n % 2;
+    case Order::values:
+      return n;
+    case Order::channels:
+      break;
+  }
+  return 32 * (n % 8 / 2) + 8 * (f % 4) + 4 * (n % 2) + 2 * (n / 64) + n / 8 % 2;
 }
 
 /// Writes a side's matrix to shared memory, by all threads. `rotation`: of a dense one, [d, d].
 template <bool kBf16, Product kProduct>
-__device__ void fill_matrix(const float* rotation, bool key, std::uint32_t* shared) {
+__device__ void fill_matrix(const float* rotation, Order order, unsigned char* matrix) {
   using P = Parts<kBf16, kProduct>;
-  constexpr Type type = kBf16 ? Type::bf16 : Type::f16;
-  constexpr std::uint32_t one = kBf16 ? 0x3f80u : 0x3c00u;
-#pragma unroll(kProduct == Product::dense ? 8 : 1)
-  for (unsigned word = threadIdx.x; word < kMatrixBytes / 4; word += blockDim.x) {
-    const unsigned k = word / (kHalfBytes / 4) * 8 + word % 4 * 2;  // and k + 1
-    const unsigned n = word % (kHalfBytes / 4) / 4;
-    const unsigned column = channel_of_column(key, n);
-    const unsigned row = channel_of_row(k);
+  constexpr std::uint32_t ones = kBf16 ? 0x3f803f80u : 0x3c003c00u;
+#pragma unroll(kProduct == Product::dense ? 2 : 1)
+  for (unsigned task = threadIdx.x; task < kFastDim / 8 * kFastDim; task += blockDim.x) {
+    const unsigned row = task / kFastDim * 8;  // and the seven behind it
+    const unsigned column = channel_of_column(order, task % kFastDim);
+    std::uint32_t words[P::count > 0 ? P::count : 1][4];
     if constexpr (kProduct == Product::signs) {
-      const auto sign = [&](unsigned r) { return one | (__popc(r & column) % 2 ? 0x8000u : 0u); };
-      shared[word] = sign(row) | sign(row + 1) << 16;
-    } else if constexpr (kProduct == Product::dense) {
-      float rest[2];
+      const std::uint32_t whole = __popc(row & column) % 2 ? 0x80008000u : 0u;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) rest[i] = rotation[(row + i) * kFastDim + column] * P::scale;
+      for (unsigned i = 0; i < 4; ++i) {
+        const std::uint32_t both = __popc(2 * i & column) % 2 ? 0x80008000u : 0u;
+        words[0][i] = ones ^ whole ^ both ^ (column % 2 << 31);
+      }
+    } else if constexpr (kProduct == Product::dense) {
+      float rest[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        rest[i] = __ldg(rotation + (row + i) * kFastDim + column) * P::scale;
+      }
 #pragma unroll
       for (int part = 0; part < P::count; ++part) {
-        std::uint32_t pair = 0;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const std::uint16_t bits = kBf16 ? to_bf16(rest[i]) : to_f16(rest[i]);
-          rest[i] = add(rest[i], -load_number(&bits, 0, type));
-          pair |= std::uint32_t{bits} << (16 * i);
+        for (int i = 0; i < 4; ++i) {
+          const std::uint32_t pair = pair_of<kBf16>(rest[2 * i], rest[2 * i + 1]);
+          const float2 taken = floats_of<kBf16>(pair);
+          rest[2 * i] = add(rest[2 * i], -taken.x);
+          rest[2 * i + 1] = add(rest[2 * i + 1], -taken.y);
+          words[part][i] = pair;
         }
-        shared[part * (kMatrixBytes / 4) + word] = pair;
       }
     }
+#pragma unroll
+    for (int part = 0; part < P::count; ++part) {
+      reinterpret_cast<uint4*>(matrix + part * kMatrixBytes)[task] =
+          make_uint4(words[part][0], words[part][1], words[part][2], words[part][3]);
+    }
   }
-}
-
-/// Descriptor of the 16 rows of a matrix that begin at `address`, a shared-memory address.
-__device__ __forceinline__ std::uint64_t matrix_descriptor(std::uint32_t address) {
-  return static_cast<std::uint64_t>(address >> 4 & 0x3fffu) | std::uint64_t{kHalfBytes >> 4} << 16 |
-         std::uint64_t{kColumnsBytes >> 4} << 32;
-}
-
-/// tile[64 tokens, 128] = (adds ? tile : 0) + a[64, 16]·matrix[16, 128]. Between begin_products and
-/// finish_products.
-template <bool kBf16>
-__device__ __forceinline__ void multiply_matrix(Tile& tile, const uint4& a, std::uint64_t matrix,
-                                                int adds) {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  float* x = tile.x[0][0];
-  if constexpr (kBf16) {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %69, 0; "
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;}"
-        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]),
-          "+f"(x[7]), "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]),
-          "+f"(x[14]), "+f"(x[15]), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]),
-          "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]),
-          "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31]), "+f"(x[32]), "+f"(x[33]), "+f"(x[34]),
-          "+f"(x[35]), "+f"(x[36]), "+f"(x[37]), "+f"(x[38]), "+f"(x[39]), "+f"(x[40]), "+f"(x[41]),
-          "+f"(x[42]), "+f"(x[43]), "+f"(x[44]), "+f"(x[45]), "+f"(x[46]), "+f"(x[47]), "+f"(x[48]),
-          "+f"(x[49]), "+f"(x[50]), "+f"(x[51]), "+f"(x[52]), "+f"(x[53]), "+f"(x[54]), "+f"(x[55]),
-          "+f"(x[56]), "+f"(x[57]), "+f"(x[58]), "+f"(x[59]), "+f"(x[60]), "+f"(x[61]), "+f"(x[62]),
-          "+f"(x[63])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(matrix), "r"(adds));
-  } else {
-    asm volatile(
-        "{.reg .pred p; setp.ne.b32 p, %69, 0; "
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "{%64, %65, %66, %67}, %68, p, 1, 1, 0;}"
-        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]),
-          "+f"(x[7]), "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]),
-          "+f"(x[14]), "+f"(x[15]), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]),
-          "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]),
-          "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31]), "+f"(x[32]), "+f"(x[33]), "+f"(x[34]),
-          "+f"(x[35]), "+f"(x[36]), "+f"(x[37]), "+f"(x[38]), "+f"(x[39]), "+f"(x[40]), "+f"(x[41]),
-          "+f"(x[42]), "+f"(x[43]), "+f"(x[44]), "+f"(x[45]), "+f"(x[46]), "+f"(x[47]), "+f"(x[48]),
-          "+f"(x[49]), "+f"(x[50]), "+f"(x[51]), "+f"(x[52]), "+f"(x[53]), "+f"(x[54]), "+f"(x[55]),
-          "+f"(x[56]), "+f"(x[57]), "+f"(x[58]), "+f"(x[59]), "+f"(x[60]), "+f"(x[61]), "+f"(x[62]),
-          "+f"(x[63])
-        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(matrix), "r"(adds));
-  }
-#endif
-}
-
-__device__ __forceinline__ void begin_products() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ void finish_products() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#endif
 }
 
 /// Makes what threads wrote to shared memory visible to the products; before a barrier.
@@ -151,70 +93,195 @@ __device__ __forceinline__ void publish_matrix() {
 #endif
 }
 
-/// The lane's two tokens as they come: 16 bytes of every 32 channels.
-struct Loaded {
-  uint4 word[2][kFragments / 2];
+/// A product's operand in shared memory, as wgmma is told of it and as mma.sync's registers are
+/// read from it: row (or column) `row` + lane / 4, of k and k + 1 of lane % 4 · 2.
+struct StageOperand {
+  const unsigned char* from;
+
+  __device__ __forceinline__ std::uint64_t descriptor() const {
+    const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(from));
+    // Swizzled in 128 bytes; 8 rows are 1024 bytes from the next.
+    return static_cast<std::uint64_t>(address >> 4 & 0x3fffu) | std::uint64_t{1} << 16 |
+           std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
+  }
+  /// What a descriptor grows by up to k.
+  KVLAB_HD static constexpr std::uint64_t ahead(int k) {
+    return static_cast<std::uint64_t>((k / 64 * kStageHalfBytes + k % 64 * 2) >> 4);
+  }
+  __device__ __forceinline__ std::uint32_t word(int row, int k, int lane) const {
+    return *reinterpret_cast<const std::uint32_t*>(from + stage_byte(row + lane / 4, k / 8) +
+                                                   lane % 4 * 4);
+  }
+};
+struct MatrixOperand {
+  const unsigned char* from;
+
+  __device__ __forceinline__ std::uint64_t descriptor() const {
+    const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(from));
+    // Neighbours in k, then in columns.
+    return static_cast<std::uint64_t>(address >> 4 & 0x3fffu) |
+           std::uint64_t{kMatrixPieceBytes >> 4} << 16 | std::uint64_t{128 >> 4} << 32;
+  }
+  KVLAB_HD static constexpr std::uint64_t ahead(int k) {
+    return static_cast<std::uint64_t>(k / 8 * kMatrixPieceBytes >> 4);
+  }
+  __device__ __forceinline__ std::uint32_t word(int row, int k, int lane) const {
+    return *reinterpret_cast<const std::uint32_t*>(from + k / 8 * kMatrixPieceBytes + row * 16 +
+                                                   lane * 4);
+  }
 };
 
-__device__ __forceinline__ void load_rows(Loaded& loaded, const Rows& rows, int lane) {
-#pragma unroll
-  for (int r = 0; r < 2; ++r)
-#pragma unroll
-    for (int c = 0; c < kFragments / 2; ++c)
-      loaded.word[r][c] =
-          __ldg(reinterpret_cast<const uint4*>(rows.row[r] + 32 * c + lane % 4 * 8));
-}
-
-/// Operand of 16 k: [row 0, row 1, row 0, row 1 of the upper k]. `zero` is 0, but the compiler must
-/// not know: it would put these moves right behind the loads, which they then wait for, and not
-/// here, a tile later.
-__device__ __forceinline__ uint4 operand_of(const Loaded& loaded, int f, std::uint32_t zero) {
-  const uint4& a = loaded.word[0][f / 2];
-  const uint4& b = loaded.word[1][f / 2];
-  return f % 2 ? make_uint4(a.z ^ zero, b.z ^ zero, a.w ^ zero, b.w ^ zero)
-               : make_uint4(a.x ^ zero, b.x ^ zero, a.y ^ zero, b.y ^ zero);
-}
-
-/// tile = tokens · matrix. `warpgroup`: by the products of four warps at once.
-template <bool kBf16, int kParts>
-__device__ __forceinline__ void rotate_tile(Tile& tile, const Loaded& loaded,
-                                            const std::uint32_t* matrix,
-                                            const volatile std::uint32_t& always_zero,
-                                            bool warpgroup, int lane) {
-  const std::uint32_t zero = always_zero;
+/// x[64 rows, kColumns of a warpgroup] = (adds ? x : 0) + a[64, 16]·b[16, kColumns].
+template <bool kBf16, int kColumns>
+__device__ __forceinline__ void multiply_group(float* x, std::uint64_t a, std::uint64_t b,
+                                               int adds) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  if (warpgroup) {
-    const std::uint64_t whole =
-        matrix_descriptor(static_cast<std::uint32_t>(__cvta_generic_to_shared(matrix)));
-    // All operands come before the fence: the products read registers at their own time.
-    uint4 operands[kFragments];
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) operands[f] = operand_of(loaded, f, zero);
-    begin_products();
-#pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const int rows = part * kMatrixBytes + f * 2 * kHalfBytes;
-        multiply_matrix<kBf16>(tile, operands[f], whole + (rows >> 4), f + part > 0);
-      }
-    }
-    finish_products();
-    return;
+  static_assert(kColumns == 64 || kColumns == 128);
+  if constexpr (kBf16 && kColumns == 64) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %34, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, p, 1, 1, 0, 0;}"
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]),
+          "+f"(x[7]), "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]),
+          "+f"(x[14]), "+f"(x[15]), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]),
+          "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]),
+          "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31])
+        : "l"(a), "l"(b), "r"(adds));
+  } else if constexpr (kBf16) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %66, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 0;}"
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]),
+          "+f"(x[7]), "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]),
+          "+f"(x[14]), "+f"(x[15]), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]),
+          "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]),
+          "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31]), "+f"(x[32]), "+f"(x[33]), "+f"(x[34]),
+          "+f"(x[35]), "+f"(x[36]), "+f"(x[37]), "+f"(x[38]), "+f"(x[39]), "+f"(x[40]), "+f"(x[41]),
+          "+f"(x[42]), "+f"(x[43]), "+f"(x[44]), "+f"(x[45]), "+f"(x[46]), "+f"(x[47]), "+f"(x[48]),
+          "+f"(x[49]), "+f"(x[50]), "+f"(x[51]), "+f"(x[52]), "+f"(x[53]), "+f"(x[54]), "+f"(x[55]),
+          "+f"(x[56]), "+f"(x[57]), "+f"(x[58]), "+f"(x[59]), "+f"(x[60]), "+f"(x[61]), "+f"(x[62]),
+          "+f"(x[63])
+        : "l"(a), "l"(b), "r"(adds));
+  } else if constexpr (kColumns == 64) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %34, 0; "
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, p, 1, 1, 0, 0;}"
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]),
+          "+f"(x[7]), "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]),
+          "+f"(x[14]), "+f"(x[15]), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]),
+          "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]),
+          "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31])
+        : "l"(a), "l"(b), "r"(adds));
+  } else {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %66, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, p, 1, 1, 0, 0;}"
+        : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3]), "+f"(x[4]), "+f"(x[5]), "+f"(x[6]),
+          "+f"(x[7]), "+f"(x[8]), "+f"(x[9]), "+f"(x[10]), "+f"(x[11]), "+f"(x[12]), "+f"(x[13]),
+          "+f"(x[14]), "+f"(x[15]), "+f"(x[16]), "+f"(x[17]), "+f"(x[18]), "+f"(x[19]), "+f"(x[20]),
+          "+f"(x[21]), "+f"(x[22]), "+f"(x[23]), "+f"(x[24]), "+f"(x[25]), "+f"(x[26]), "+f"(x[27]),
+          "+f"(x[28]), "+f"(x[29]), "+f"(x[30]), "+f"(x[31]), "+f"(x[32]), "+f"(x[33]), "+f"(x[34]),
+          "+f"(x[35]), "+f"(x[36]), "+f"(x[37]), "+f"(x[38]), "+f"(x[39]), "+f"(x[40]), "+f"(x[41]),
+          "+f"(x[42]), "+f"(x[43]), "+f"(x[44]), "+f"(x[45]), "+f"(x[46]), "+f"(x[47]), "+f"(x[48]),
+          "+f"(x[49]), "+f"(x[50]), "+f"(x[51]), "+f"(x[52]), "+f"(x[53]), "+f"(x[54]), "+f"(x[55]),
+          "+f"(x[56]), "+f"(x[57]), "+f"(x[58]), "+f"(x[59]), "+f"(x[60]), "+f"(x[61]), "+f"(x[62]),
+          "+f"(x[63])
+        : "l"(a), "l"(b), "r"(adds));
   }
 #endif
+}
+
+/// Waits for the products.
+__device__ __forceinline__ void finish_products(Tile& tile) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  // Nothing that reads a sum moves up.
 #pragma unroll
-  for (int i = 0; i < 8 * kFragments; ++i) tile.x[i / 8][i / 4 % 2][i % 4] = 0.0f;
+  for (int i = 0; i < 8 * kFragments; ++i) asm volatile("" : "+f"(tile.x[i])::"memory");
+#endif
+}
+
+/// x[16 rows of a warp, 64 columns] += a[16, 16]·b[16, 64].
+template <bool kBf16, class A, class B>
+__device__ __forceinline__ void multiply_warp(float* x, const A& a, const B& b, int k, int row,
+                                              int lane) {
+  const std::uint32_t rows[4] = {a.word(row, k, lane), a.word(row + 8, k, lane),
+                                 a.word(row, k + 8, lane), a.word(row + 8, k + 8, lane)};
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    float (&sums)[4] = *reinterpret_cast<float (*)[4]>(x + 4 * n);
+    mma_16<kBf16>(sums, rows[0], rows[1], rows[2], rows[3], b.word(8 * n, k, lane),
+                  b.word(8 * n, k + 8, lane));
+  }
+}
+
+/// tile = tokens · matrix, or by channels its transpose. kGroup: by the products of four warps at
+/// once, kWide: of all columns at once, which keeps more registers together; `meanwhile()` is what
+/// a warp does beside them.
+template <bool kBf16, int kParts, bool kChannels, bool kGroup, bool kWide, class Meanwhile>
+__device__ __forceinline__ void rotate_tile(Tile& tile, const unsigned char* stage,
+                                            const unsigned char* matrix, int warp, int lane,
+                                            const Meanwhile& meanwhile) {
+  const StageOperand tokens{stage};
+  if constexpr (kGroup) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    const std::uint64_t of_tokens = tokens.descriptor();
+    const std::uint64_t of_matrix = MatrixOperand{matrix}.descriptor();
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < kFastDim; k += 16) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const std::uint64_t a = of_tokens + StageOperand::ahead(k);
+        const std::uint64_t b = of_matrix + MatrixOperand::ahead(k) + (part * kMatrixBytes >> 4);
+        const std::uint64_t rest = b + (64 * 16 >> 4);
+        if constexpr (kWide && !kChannels) {
+          multiply_group<kBf16, 128>(tile.x, a, b, k + part > 0);
+        } else {
+          multiply_group<kBf16, 64>(tile.x, kChannels ? b : a, kChannels ? a : b, k + part > 0);
+          multiply_group<kBf16, 64>(tile.x + 32, kChannels ? rest : a, kChannels ? a : rest,
+                                    k + part > 0);
+        }
+      }
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    meanwhile();
+    finish_products(tile);
+#endif
+  } else {
+    meanwhile();
+#pragma unroll
+    for (int i = 0; i < 8 * kFragments; ++i) tile.x[i] = 0.0f;
 #pragma unroll 1
-  for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll 1
+      for (int k = 0; k < kFastDim; k += 16) {
 #pragma unroll
-    for (int f = 0; f < kFragments; ++f) {
-      const std::uint32_t* rows = matrix + (part * kMatrixBytes + f * 2 * kHalfBytes) / 4 + lane;
-      const uint4 a = operand_of(loaded, f, zero);
-#pragma unroll
-      for (int n = 0; n < 2 * kFragments; ++n) {
-        mma_16<kBf16>(tile.x[n / 2][n % 2], a.x, a.y, a.z, a.w, rows[n * kColumnsBytes / 4],
-                      rows[(kHalfBytes + n * kColumnsBytes) / 4]);
+        for (int half = 0; half < 2; ++half) {
+          const MatrixOperand columns{matrix + part * kMatrixBytes + half * 64 * 16};
+          float* x = tile.x + 32 * half;
+          if constexpr (kChannels) {
+            multiply_warp<kBf16>(x, columns, tokens, k, 16 * warp, lane);
+          } else {
+            multiply_warp<kBf16>(x, tokens, columns, k, 16 * warp, lane);
+          }
+        }
       }
     }
   }

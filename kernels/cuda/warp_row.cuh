@@ -142,9 +142,10 @@ __device__ float order_statistic(const float (&x)[N], int first, int count, int 
 }
 
 /// A token's scale as it is stored: rounded to its type; 0, before or after rounding, is 1.
-KVLAB_HD inline float stored_scale(double measure, Type type, bool inverse) {
-  if (measure == 0.0) return 1.0f;
-  const float rounded = round_to(static_cast<float>(inverse ? 1.0 / measure : measure), type);
+template <class Float>
+KVLAB_HD inline float stored_scale(Float measure, Type type, bool inverse) {
+  if (measure == Float{0}) return 1.0f;
+  const float rounded = round_to(static_cast<float>(inverse ? Float{1} / measure : measure), type);
   return rounded == 0.0f ? 1.0f : rounded;
 }
 

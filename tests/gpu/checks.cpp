@@ -584,12 +584,15 @@ void add_steps(std::vector<Case>& all) {
   Format heads = f2();
   heads.norm = Norm::heads;
   heads.norm_type = Type::f32;
+  Format token_heads = normed;
+  token_heads.norm = Norm::heads;
   std::vector<Named> entries = {
       named("f1", f1()),
       named("f2", f2()),
       named("g128", g128),
       named("b4/d64", format_of(64, side(Axis::token, 64, 4), side(Axis::token, 32, 4))),
       named("f1, norm, values rotated", normed),
+      named("f1, norm over heads, values rotated", token_heads),
       named("f2, norm over heads, values rotated", heads)};
   for (Named& entry : entries) {
     Setup& setup = entry.setup;
