@@ -9,6 +9,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/schemas.h"
 #include "base/utf8.h"
 #include "calibrate/torch_file.h"
 #include "data/safetensors.h"
@@ -17,8 +18,6 @@ namespace kvlab::calibrate {
 namespace {
 
 using torch_file::Value;
-
-constexpr const char* kFormat = "kvlab.rotation/1";
 
 RotationSide& side_of(RotationLayer& layer, const std::string& side) {
   return side == "key" ? layer.key : layer.value;
@@ -318,7 +317,8 @@ void write_safetensors(const std::filesystem::path& path, const RotationFile& fi
   }
   if (tensors.empty()) throw Error(fmt::format("there is nothing to write to {}", path.string()));
   data::write_safetensors(
-      path, {{"format", kFormat}, {"method", file.method}, {"calibration", file.calibration}},
+      path,
+      {{"format", kRotationSchema}, {"method", file.method}, {"calibration", file.calibration}},
       tensors);
 }
 

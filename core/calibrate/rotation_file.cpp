@@ -9,6 +9,7 @@
 #include "base/h5.h"
 #include "base/h5_digest.h"
 #include "base/replacement.h"
+#include "base/schemas.h"
 
 namespace kvlab::calibrate {
 namespace {

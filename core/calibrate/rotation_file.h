@@ -35,8 +35,6 @@ struct RotationLayer {
   RotationSide key, value;
 };
 
-inline constexpr const char* kRotationSchema = "kvlab.rotation/1";
-
 struct RotationFile {
   std::string method;
   std::string calibration;  // hash of what it was made from

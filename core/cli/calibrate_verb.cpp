@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/names.h"
 #include "base/output_file.h"
+#include "base/schemas.h"
 #include "calibrate/prepare.h"
 #include "calibrate/rotation_file.h"
 #include "cli/verbs.h"
@@ -67,7 +68,7 @@ std::vector<std::string> not_taken(const calibrate::RotationFile& file) {
 }
 
 void execute(const Arguments& arguments) {
-  check_output(arguments.out, calibrate::kRotationSchema);
+  check_output(arguments.out, kRotationSchema);
   const method::Recipe& preset = method::preset(arguments.id);
   if (!method::needs_calibration(preset)) {
     throw Error(fmt::format("{} needs no calibration", preset.id));

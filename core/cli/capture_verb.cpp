@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/names.h"
 #include "base/output_file.h"
+#include "base/schemas.h"
 #include "cli/verbs.h"
 #include "model/capture.h"
 #include "model/tokens_file.h"
@@ -64,7 +65,7 @@ DType dtype_of(const std::string& text) {
 }
 
 void execute(const Arguments& arguments) {
-  check_output(arguments.out, "kvlab.capture/1");
+  check_output(arguments.out, kCaptureSchema);
   model::CaptureRequest request;
   request.layers = layers_of(arguments.layers);
   request.probes = probes_of(arguments.probes);

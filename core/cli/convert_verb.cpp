@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/output_file.h"
+#include "base/schemas.h"
 #include "calibrate/convert.h"
 #include "cli/verbs.h"
 #include "data/capture_info.h"
@@ -68,7 +69,7 @@ void execute(const Arguments& arguments) {
   }
   // A .pt or .safetensors that is there may be somebody's model.
   const bool is_ours = std::filesystem::path(out).extension() == ".h5";
-  check_output(out, is_ours ? calibrate::kRotationSchema : "");
+  check_output(out, is_ours ? kRotationSchema : "");
   calibrate::ConvertOptions options{.side = arguments.side, .dtype = arguments.dtype, .layers = {}};
   for (const std::string& text : arguments.layers) options.layers.push_back(mapping(text));
   calibrate::RotationFile all;

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/schemas.h"
 #include "base/utf8.h"
 #include "calibrate/rotation_file.h"
 #include "cli/verbs.h"
@@ -21,7 +22,7 @@ struct Arguments {
 void execute(const Arguments& arguments, Exit& result) {
   report::Inspection inspection = report::inspect(arguments.file);
   if (arguments.verify) {
-    if (inspection.schema == "kvlab.capture/1") {
+    if (inspection.schema == kCaptureSchema) {
       try {
         data::describe_capture(arguments.file);
       } catch (const Error& error) {
@@ -30,7 +31,7 @@ void execute(const Arguments& arguments, Exit& result) {
     }
     report::verify(&inspection);
     // What one dataset shows is told already; here is what several show together.
-    if (inspection.schema == calibrate::kRotationSchema && inspection.problems.empty()) {
+    if (inspection.schema == kRotationSchema && inspection.problems.empty()) {
       try {
         calibrate::read_rotation_file(arguments.file);
       } catch (const Error& error) {

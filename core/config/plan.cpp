@@ -11,6 +11,7 @@
 #include "base/h5.h"
 #include "base/hash.h"
 #include "base/names.h"
+#include "base/schemas.h"
 #include "config/axis_effect.h"
 #include "config/calibration_check.h"
 #include "config/data_check.h"
@@ -36,8 +37,6 @@ constexpr size_t kMostRows = 200'000;
       rows, kMostRows);
   throw ConfigError({{experiment.file.string(), 0, 0, message}});
 }
-
-constexpr const char* kRotationSchema = "kvlab.rotation/1";
 
 struct RotationSource {
   std::string hash;         // of the file

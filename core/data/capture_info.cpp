@@ -9,12 +9,12 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/schemas.h"
 #include "data/file_hash.h"
 
 namespace kvlab::data {
 namespace {
 
-constexpr std::string_view kSchema = "kvlab.capture/1";
 constexpr std::string_view kFamily = "kvlab.capture/";
 constexpr std::string_view kLayerPrefix = "layer_";
 
@@ -31,14 +31,15 @@ std::string text_of(const Shape& shape) { return fmt::format("[{}]", fmt::join(s
 
 void check_schema(const h5::File& file) {
   if (!file.has_attribute("/", "schema")) {
-    fail(file, "/", "has no attribute 'schema', expected '{}': not a capture", kSchema);
+    fail(file, "/", "has no attribute 'schema', expected '{}': not a capture", kCaptureSchema);
   }
   const auto schema = file.attribute<std::string>("/", "schema");
-  if (schema == kSchema) return;
+  if (schema == kCaptureSchema) return;
   if (schema.starts_with(kFamily)) {
-    fail(file, "/", "has schema '{}', this program reads version '{}' only", schema, kSchema);
+    fail(file, "/", "has schema '{}', this program reads version '{}' only", schema,
+         kCaptureSchema);
   }
-  fail(file, "/", "has schema '{}', expected '{}'", schema, kSchema);
+  fail(file, "/", "has schema '{}', expected '{}'", schema, kCaptureSchema);
 }
 
 int64_t positive_attribute(const h5::File& file, const std::string& name) {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/h5.h"
 #include "base/replacement.h"
+#include "base/schemas.h"
 #include "data/capture_info.h"
 #include "quant/rounding.h"
 
@@ -63,7 +64,7 @@ class Writer {
 void write_head(h5::File& file, const Config& config, const at::Tensor& tokens,
                 const std::vector<int64_t>& positions, const CaptureRequest& request) {
   for (const auto& [name, value] : request.attributes) file.set_attribute("/", name, value);
-  file.set_attribute("/", "schema", "kvlab.capture/1");
+  file.set_attribute("/", "schema", kCaptureSchema);
   file.set_attribute("/", "rope", "post");
   file.set_attribute("/", "rope_layout", "half");
   file.set_attribute("/", "rope_theta", config.rope.theta);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/h5.h"
+#include "base/schemas.h"
 #include "model/needles_file.h"
 
 namespace kvlab::model {
@@ -41,7 +42,7 @@ at::Tensor read_ids(const h5::File& file, const std::string& dataset, const std:
 }  // namespace
 
 TokensFile read_tokens(const std::filesystem::path& path) {
-  const h5::File file = open(path, "kvlab.tokens/1", "tokenize_text.py");
+  const h5::File file = open(path, kTokensSchema, "tokenize_text.py");
   TokensFile result;
   result.tokens = read_ids(file, "/tokens", "[passages, length]");
   result.tokenizer = file.attribute_or<std::string>("/", "tokenizer", "");
@@ -50,7 +51,7 @@ TokensFile read_tokens(const std::filesystem::path& path) {
 }
 
 Needles read_needles(const std::filesystem::path& path, const std::string& task) {
-  const h5::File file = open(path, "kvlab.needles/1", "make_needles.py");
+  const h5::File file = open(path, kNeedlesSchema, "make_needles.py");
   Needles needles;
   needles.prompts = read_ids(file, "/" + task + "/prompts", "[trials, length]");
   needles.answers = read_ids(file, "/" + task + "/answers", "[trials, m]");

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/h5.h"
 #include "base/names.h"
+#include "base/schemas.h"
 #include "store/store.h"
 
 namespace kvlab::report {
@@ -168,8 +169,8 @@ void verify_cells(const h5::File& file, Inspection* inspection) {
 }  // namespace
 
 void verify(Inspection* inspection) {
-  static const std::vector<std::string> schemas = {"kvlab.capture/1", "kvlab.rotation/1",
-                                                   "kvlab.results/1", "kvlab.tokens/1"};
+  static const std::vector<std::string> schemas = {kCaptureSchema, kRotationSchema, kResultsSchema,
+                                                   kTokensSchema, kNeedlesSchema};
   inspection->is_verified = true;
   // Arrays of a wrong shape may be of any size.
   const bool is_sound = inspection->problems.empty();
@@ -179,7 +180,7 @@ void verify(Inspection* inspection) {
                     inspection->schema, join(schemas)));
   }
   const h5::File file = h5::File::open(inspection->file);
-  if (inspection->schema == store::kResultsSchema) {
+  if (inspection->schema == kResultsSchema) {
     verify_cells(file, inspection);
   } else if (is_sound) {
     verify_values(file, inspection);

@@ -11,6 +11,7 @@
 
 #include "base/code_version.h"
 #include "base/h5.h"
+#include "base/schemas.h"
 #include "cache/backend.h"
 #include "run/cell.h"
 
@@ -55,7 +56,7 @@ int64_t cores() {
 std::map<std::string, std::string> provenance(const config::Experiment& experiment,
                                               const Options& options) {
   return {
-      {"schema", "kvlab.results/1"},
+      {"schema", kResultsSchema},
       {"name", experiment.name},
       {"created", timestamp()},
       {"code_version", code_version()},

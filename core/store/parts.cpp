@@ -13,19 +13,18 @@
 #include "base/h5_probe.h"
 #include "base/hash.h"
 #include "base/replacement.h"
+#include "base/schemas.h"
 #include "store/cell_io.h"
 
 namespace kvlab::store {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr const char* kSchema = "kvlab.part/1";
-
 /// A part is an HDF5 file with one line behind it, which HDF5 does not mind: schema, cell, bytes
 /// before the line, their SHA-256. A file that was cut, renamed, or put there by somebody else is
 /// told by it before HDF5 sees a byte.
 std::string trailer(const std::string& id, std::string_view bytes) {
-  return fmt::format("\n{} {} {:020} {}\n", kSchema, id, bytes.size(), sha256(bytes));
+  return fmt::format("\n{} {} {:020} {}\n", kPartSchema, id, bytes.size(), sha256(bytes));
 }
 
 std::string bytes_of(const fs::path& path) {
@@ -64,7 +63,7 @@ void write_part(const fs::path& results, const CellResult& cell) {
   make_folder_of(target);
   Replacement replacement(target);
   h5::File file = h5::File::create(replacement.temp(), results);
-  file.set_attribute("/", "schema", kSchema);
+  file.set_attribute("/", "schema", kPartSchema);
   write_cell(file, cell);
   file.close();
   append_trailer(replacement.temp(), cell.id, results);

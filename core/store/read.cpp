@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/schemas.h"
 #include "store/sources.h"
 
 namespace kvlab::store {

@@ -19,9 +19,6 @@
 /// loaded, so memory grows with the number of cells and not with their arrays.
 namespace kvlab::store {
 
-/// The schema that this program reads and writes.
-inline constexpr const char* kResultsSchema = "kvlab.results/1";
-
 /// FILE.h5 overlaid by its parts. Throws Error: no such file, truncated, not a results file,
 /// another schema version.
 Results read_results(const std::filesystem::path& path, Detail detail = Detail::light);

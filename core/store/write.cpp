@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/h5_digest.h"
 #include "base/replacement.h"
+#include "base/schemas.h"
 #include "store/sources.h"
 
 namespace kvlab::store {

@@ -111,6 +111,7 @@ def test_needles_are_a_dataset_a_task(kvlab: Kvlab) -> None:
     text = "schema: 1\ndataset: {source: model, path: model, needles: needles.h5}\nmeasure: [needle]\n"
     found = run(kvlab, "needle", text + "methods: [bf16, kivi]\n")
     assert [row["dataset"] for row in found] == ["needles keys 000300 050%"] * 2 + ["needles single 000300 050%"] * 2
+    assert kvlab.ok("inspect", "needles.h5", "--verify").out.splitlines()[-1].startswith("verified: ")
     for row in found:
         assert row["status"] == "complete", row["reason"]
         assert 0 <= row["needle_exact"] <= 1 and row["needle_nll"] > 0

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/schemas.h"
 #include "store/store.h"
 
 /// Made-up results for the tests of store and report.
@@ -72,7 +73,7 @@ inline store::CellResult make_cell(int number) {
 /// `rows` rows over as many cells: methods kivi and hadamard by turns, swept over `window.recent`.
 inline store::Results make_results(int rows) {
   store::Results results;
-  results.attributes = {{"schema", store::kResultsSchema},
+  results.attributes = {{"schema", kResultsSchema},
                         {"name", "demo"},
                         {"code_version", "0123456789abcdef"},
                         {"host", "n1"}};
