@@ -7,6 +7,7 @@
 #include "base/code_version.h"
 #include "base/hash.h"
 #include "base/output_file.h"
+#include "base/schemas.h"
 #include "case_name.h"
 #include "config/experiment.h"
 #include "run/cell.h"
@@ -57,7 +58,7 @@ ResultsReporter::ResultsReporter(const std::filesystem::path& file, const std::s
   results_.attributes.erase("experiment_file");
   results_.experiment_source = results_.experiment_resolved = "name: kvlab_bench\n";
   results_.axes = usual_axes();
-  check_output(file, store::kResultsSchema);
+  check_output(file, kResultsSchema);
   written_ = std::chrono::steady_clock::now();
 }
 
