@@ -35,15 +35,25 @@ tables() {
       echo "--rows label --cols key.codec.params --value wo_rel --against fp32"
       echo "--rows label --cols key.codec.params --value bits_at_32k"
       ;;
-    norm) echo "--rows key.token_scale,key.order,key.norm_op --cols label --value wo_rel" ;;
+    norm)
+      echo "--rows key.token_scale,key.order,key.norm_op --cols label --value wo_rel"
+      echo "--rows label,key.order --cols key.token_scale --value wo_rel --against l2_heads"
+      echo "--rows label,key.token_scale --cols key.order --value wo_rel --against rotate_scale"
+      ;;
     rotation_kind)
       echo "--rows key.rotate --cols label --value wo_rel"
+      echo "--rows label --cols key.rotate --value wo_rel --against hadamard"
       echo "--rows text,key.rotate --cols label --value wo_rel"
       echo "--rows key.rotate --cols label --value logit_mse"
       ;;
-    clip) echo "--rows key.codec.clip --cols label --value wo_rel" ;;
+    clip)
+      echo "--rows key.codec.clip --cols label --value wo_rel"
+      echo "--rows label --cols key.codec.clip --value wo_rel --against 0.96"
+      ;;
     window)
       echo "--rows window.sink,window.recent,window.flush --cols label --value wo_rel"
+      echo "--rows label,window.sink,window.recent --cols window.flush --value wo_rel --against full"
+      echo "--rows label,window.recent,window.flush --cols window.sink --value wo_rel --against 0"
       echo "--rows window.sink,window.recent,window.flush --cols label --value bits_at_32k"
       ;;
     centering)
@@ -75,7 +85,10 @@ tables() {
       echo "--rows label --cols key.space --value wo_rel --against post_rope"
       echo "--rows text,label --cols key.space --value wo_rel --against post_rope"
       ;;
-    calibration) echo "--rows dataset --cols label --value wo_rel" ;;
+    calibration)
+      echo "--rows label --cols calibration.path --value wo_rel --against datasets/smollm2/calibration.h5"
+      echo "--rows text,label --cols calibration.path --value wo_rel --against datasets/smollm2/calibration.h5"
+      ;;
     calibration_tokens)
       echo "--rows calibration.from,calibration.tokens --cols label --value wo_rel"
       echo "--rows label --cols calibration.from,calibration.tokens --value wo_rel --against '0 / 2048'"
@@ -110,6 +123,19 @@ picture() {
     layers | scale_type | token_scale_type | window) echo "--kind pareto --x bits_at_32k" ;;
     error_shares) echo "--kind cumulative" ;;
     additivity | oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
+    calibration) echo "--kind means --x calibration.path" ;;
+    calibration_tokens) echo "--kind means --x calibration.tokens --where calibration.from=0" ;;
+    centering) echo "--kind means --x key.center" ;;
+    clip) echo "--kind means --x key.codec.clip" ;;
+    covariance) echo "--kind means --x key.covariance_scope" ;;
+    grid) echo "--kind means --x key.codec.grid" ;;
+    length | length_model) echo "--kind means --x tokens" ;;
+    norm) echo "--kind means --x key.token_scale" ;;
+    bound) echo "--kind means --value tni_block_ratio --x dataset" ;;
+    rope_side) echo "--kind means --x key.space" ;;
+    rotation_kind) echo "--kind means --x key.rotate" ;;
+    rounding) echo "--kind means --x key.codec.rounding" ;;
+    token_classes) echo "--kind means --value tni_block_mse --x dataset" ;;
     *) echo "" ;;
   esac
 }
