@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "base/names.h"
 #include "report/differs.h"
@@ -153,17 +154,32 @@ void add_missing_numbers(const Grid& grid, Words* lines) {
   }
 }
 
+/// The warnings of a line's rows, each once. A line that averages many cells would name each cell's
+/// twins, so more than two such warnings become one.
+Words warnings_of(const store::Results& results, const Line& line) {
+  constexpr std::string_view kTwins = "same configuration as ";
+  Words texts;
+  for (const store::SummaryRow* row : line.rows) {
+    for (const std::string& warning : store::warnings_of(results, *row)) {
+      add_once(&texts, one_line(warning));
+    }
+  }
+  const auto names_twins = [&](const std::string& text) { return text.starts_with(kTwins); };
+  if (std::count_if(texts.begin(), texts.end(), names_twins) > 2) {
+    std::erase_if(texts, names_twins);
+    texts.push_back("cells of the same configuration as others, computed once");
+  }
+  return texts;
+}
+
 /// Warnings, each once, with the lines that they hold for.
 void add_warnings(const store::Results& results, const Grid& grid, Notes* notes) {
   Words texts;
   std::map<std::string, std::set<size_t>> holders;
   for (size_t i = 0; i < grid.lines.size(); ++i) {
-    for (const store::SummaryRow* row : grid.lines[i].rows) {
-      for (const std::string& warning : store::warnings_of(results, *row)) {
-        const std::string text = one_line(warning);
-        add_once(&texts, text);
-        holders[text].insert(i);
-      }
+    for (const std::string& text : warnings_of(results, grid.lines[i])) {
+      add_once(&texts, text);
+      holders[text].insert(i);
     }
   }
   std::vector<Words> marks(grid.lines.size());

@@ -329,6 +329,21 @@ TEST_CASE("Warnings are numbered once and marked on their rows") {
   CHECK_THAT(text, ContainsSubstring("\n[1] group became 64\n[2] calibration overlaps\n"));
 }
 
+TEST_CASE("A line that averages over cells with many twins says so once") {
+  store::Results results = small_results();
+  const std::string label = results.rows[0].label;
+  int twins = 0;
+  for (store::SummaryRow& row : results.rows) {
+    if (row.label != label) continue;
+    row.warnings = {fmt::format("same configuration as twin {}, computed once", ++twins)};
+  }
+  REQUIRE(twins > 2);
+  const std::string text = table(results, {});
+  CHECK_THAT(text,
+             ContainsSubstring("[1] cells of the same configuration as others, computed once") &&
+                 !ContainsSubstring("twin 1"));
+}
+
 TEST_CASE("A sweep has a row for each label and point, a pivot a column") {
   ResultsMaker maker({"group", "window.recent"});
   for (const int64_t group : {64, 32}) {
