@@ -151,7 +151,7 @@ prepare_model() {
 run_one() {
   local file=$1 name passages=() line options
   name=$(basename "$file" .yaml)
-  grep -q 'common/passages.yaml' "$file" && passages=("${few[@]}")
+  grep -q '^include:.*passages.yaml' "$file" && passages=("${few[@]}")
   say "Running $file"
   build/bin/kvlab run "$file" --backend "$(backend "$name")" "${passages[@]}" --out "results/ablations/$name.h5"
   while read -r line; do
