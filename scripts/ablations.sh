@@ -23,6 +23,11 @@ for option in "$@"; do
   esac
 done
 
+for name in "${names[@]}"; do
+  [[ -e experiments/ablations/$name.yaml || $name == claims ]] ||
+    die "there is no experiment '$name'; choose from $(basename -s .yaml experiments/ablations/*.yaml | paste -sd ' ') claims"
+done
+
 # tables NAME: the options of `kvlab table` for the tables of an experiment, one table a line.
 tables() {
   case $1 in
@@ -86,8 +91,8 @@ tables() {
       echo "--rows text,label --cols key.space --value wo_rel --against post_rope"
       ;;
     calibration)
-      echo "--rows label --cols calibration.path --value wo_rel --against datasets/smollm2/calibration.h5"
-      echo "--rows text,label --cols calibration.path --value wo_rel --against datasets/smollm2/calibration.h5"
+      echo "--rows label --cols text --value wo_rel --against 'Austen from Austen'"
+      echo "--rows label --cols text --value wo_rel --against 'Jargon from Jargon'"
       ;;
     calibration_tokens)
       echo "--rows calibration.from,calibration.tokens --cols label --value wo_rel"
@@ -123,7 +128,7 @@ picture() {
     layers | scale_type | token_scale_type | window) echo "--kind pareto --x bits_at_32k" ;;
     error_shares) echo "--kind cumulative" ;;
     additivity | oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
-    calibration) echo "--kind means --x calibration.path" ;;
+    calibration) echo "--kind means --x text" ;;
     calibration_tokens) echo "--kind means --x calibration.tokens --where calibration.from=0" ;;
     centering) echo "--kind means --x key.center" ;;
     clip) echo "--kind means --x key.codec.clip" ;;
