@@ -108,15 +108,83 @@ __device__ __forceinline__ void hadamard_row(float (&x)[kPerLane], int lane) {
 template <int kDim>
 inline constexpr int kRowStride = kDim + 4;
 
-/// rows of `from` times R (or Rᵀ) into `to`, both in shared memory, by all threads of the block.
-/// `from` and `to` may be the same for Hadamard only. The block must be synchronised before and
-/// after.
-template <int kDim>
-__device__ void rotate_rows(const Rotation& rotation, int head, bool transposed, const float* from,
-                            float* to, int rows) {
-  constexpr int kStride = kRowStride<kDim>;
+/// Rows times a dense matrix, or its transpose. A warp makes 16 columns of all rows at a time, so
+/// that the block reads the matrix once, in pieces of 64 bytes that are on their way together.
+template <bool kTransposed, int kDim>
+__device__ __forceinline__ void rotate_rows_dense(const float* matrix, const float* from, float* to,
+                                                  int rows) {
+  constexpr int kLoads = kDim / 8;  // of a lane, for 16 columns
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int lane = thread % kWarp, g = lane / 4, t = lane % 4;
+#pragma unroll 1
+  for (int first = thread / kWarp * 16; first < kDim; first += threads / kWarp * 16) {
+    float4 m[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int row = kTransposed ? first + i % 2 * 8 + g : i / 4 * 32 + 4 * g + i % 4;
+      const int column = (kTransposed ? i / 2 * 16 : first) + 4 * t;
+      m[i] = __ldg(reinterpret_cast<const float4*>(matrix + row * kDim + column));
+    }
+    // Short code counts: it runs once, from memory.
+#pragma unroll 2
+    for (int row = 0; row < rows; ++row) {
+      const float* x = from + row * kRowStride<kDim> + 4 * (kTransposed ? t : g);
+      float* y = to + row * kRowStride<kDim> + first;
+      const auto others = [](float sum, int step) {
+        return __shfl_xor_sync(0xffffffffu, sum, step);
+      };
+      if constexpr (kTransposed) {
+        float sums[2] = {};  // of columns g and g + 8
+#pragma unroll
+        for (int i = 0; i < kLoads; ++i) {
+          const float4 terms = *reinterpret_cast<const float4*>(x + i / 2 * 16);
+          sums[i % 2] = fmaf(terms.x, m[i].x, sums[i % 2]);
+          sums[i % 2] = fmaf(terms.y, m[i].y, sums[i % 2]);
+          sums[i % 2] = fmaf(terms.z, m[i].z, sums[i % 2]);
+          sums[i % 2] = fmaf(terms.w, m[i].w, sums[i % 2]);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          sums[i] += others(sums[i], 2);
+          sums[i] += others(sums[i], 1);
+        }
+        if (t < 2) y[g + 8 * t] = t ? sums[1] : sums[0];
+      } else {
+        float4 sums{};  // of columns 4t to 4t + 3
+#pragma unroll
+        for (int i = 0; i < kLoads; i += 4) {
+          const float4 terms = *reinterpret_cast<const float4*>(x + i * 8);
+          const float of[4] = {terms.x, terms.y, terms.z, terms.w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            sums.x = fmaf(of[j], m[i + j].x, sums.x);
+            sums.y = fmaf(of[j], m[i + j].y, sums.y);
+            sums.z = fmaf(of[j], m[i + j].z, sums.z);
+            sums.w = fmaf(of[j], m[i + j].w, sums.w);
+          }
+        }
+#pragma unroll
+        for (int step = 4; step < kWarp; step *= 2) {
+          sums.x += others(sums.x, step);
+          sums.y += others(sums.y, step);
+          sums.z += others(sums.z, step);
+          sums.w += others(sums.w, step);
+        }
+        if (g == 0) *reinterpret_cast<float4*>(y + 4 * t) = sums;
+      }
+    }
+  }
+}
+
+/// `rows` rows of `from` times R (or Rᵀ) into `to`, both in shared memory, by all threads of the
+/// block. `from` and `to` may be the same for Hadamard only. The block must be synchronised before
+/// and after.
+template <bool kTransposed, int kDim>
+__device__ __forceinline__ void rotate_rows(const Rotation& rotation, int head, const float* from,
+                                            float* to, int rows) {
   if (rotation.kind == Rotation::Kind::hadamard) {
+    constexpr int kStride = kRowStride<kDim>;
+    const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
     const int lane = thread % kWarp;
     for (int row = thread / kWarp; row < rows; row += threads / kWarp) {
       float x[kDim / kWarp];
@@ -128,18 +196,8 @@ __device__ void rotate_rows(const Rotation& rotation, int head, bool transposed,
     }
     return;
   }
-  const float* matrix =
-      rotation.matrix + (rotation.per_head ? static_cast<std::int64_t>(head) * kDim * kDim : 0);
-  const int row_step = transposed ? 1 : kDim, column_step = transposed ? kDim : 1;
-  for (int i = thread; i < rows * kDim; i += threads) {
-    const int row = i / kDim, column = i % kDim;
-    float sum = 0.0f;
-#pragma unroll 8
-    for (int k = 0; k < kDim; ++k) {
-      sum = fmaf(from[row * kStride + k], __ldg(matrix + k * row_step + column * column_step), sum);
-    }
-    to[row * kStride + column] = sum;
-  }
+  const std::int64_t at = rotation.per_head ? static_cast<std::int64_t>(head) * kDim * kDim : 0;
+  rotate_rows_dense<kTransposed, kDim>(rotation.matrix + at, from, to, rows);
 }
 
 /// Queries of one row tile in shared memory, float32, rows kRowStride apart; rows past the last are
@@ -194,15 +252,16 @@ __device__ __forceinline__ void load_queries(const AttendParams& p, const BlockP
   }
 }
 
-/// After load_queries; synchronises the block.
+/// After load_queries; synchronises the block. `rotates`: the tile meets packed keys.
 template <int kDim>
-__device__ QueryTile<kDim> rotate_queries(const AttendParams& p, const BlockPlace& at,
-                                          float* shared, int rows) {
+__device__ __forceinline__ QueryTile<kDim> rotate_queries(const AttendParams& p,
+                                                          const BlockPlace& at, float* shared,
+                                                          int rows, bool rotates) {
   __syncthreads();
   QueryTile<kDim> tile{shared, shared};
-  if (p.args.key_rotation.kind != Rotation::Kind::none) {
+  if (rotates && p.args.key_rotation.kind != Rotation::Kind::none) {
     tile.rotated = shared + rows * kRowStride<kDim>;
-    rotate_rows<kDim>(p.args.key_rotation, at.head, false, tile.raw, tile.rotated, rows);
+    rotate_rows<false, kDim>(p.args.key_rotation, at.head, tile.raw, tile.rotated, rows);
     __syncthreads();
   }
   return tile;
@@ -446,7 +505,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
   __syncthreads();
   float* rotated =
       p.args.value_rotation.kind == Rotation::Kind::dense ? space.outputs : space.plain;
-  rotate_rows<kDim>(p.args.value_rotation, at.head, true, space.plain, rotated, kRows);
+  rotate_rows<true, kDim>(p.args.value_rotation, at.head, space.plain, rotated, kRows);
   __syncthreads();
 #pragma unroll 1
   for (int i = thread; i < kItems; i += threads) {

@@ -45,8 +45,11 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
   fill_in_lengths(p, tokens, at);
 
   if (is_window) {
-    window_part<kDim, kRows>(p, at, rotate_queries<kDim>(p, at, query_memory, kRows), space, warp,
-                             warps);
+    // Tokens in 16 bits meet the queries as they came, but where keys are packed before their
+    // values (flush rule kivi).
+    const bool rotates = at.ends.key > at.ends.value;
+    const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows, rotates);
+    window_part<kDim, kRows>(p, at, tile, space, warp, warps);
   } else {
     const int history = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
     int end = (history + kRecordTokens - 1) / kRecordTokens;
@@ -67,7 +70,7 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
 #pragma unroll
     for (int i = 0; i < kStages; ++i) ask(i);
 
-    const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows);
+    const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows, true);
     const typename T::Queries queries = T::make_queries(p, at, tile, shop, warp, warps, lane);
     const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
     typename T::State state;

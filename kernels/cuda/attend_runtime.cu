@@ -14,7 +14,7 @@ constexpr int kWarps = kRuntimeWarps;
 
 template <int kDim>
 struct Shared {
-  float queries[2 * kRows * kRowStride<kDim>];
+  alignas(16) float queries[2 * kRows * kRowStride<kDim>];
   float outputs[kWarps * kRows * kOutputStride<kDim>];
   float maxima[kWarps * kRows];
   float sums[kWarps * kRows];
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   BlockPlace at = block_coordinates(p);
   fill_in_lengths(p, p.cache.tokens[at.sequence], at);
   load_queries<kDim>(p, at, shared.queries, kRows);
-  const QueryTile<kDim> queries = rotate_queries<kDim>(p, at, shared.queries, kRows);
+  const QueryTile<kDim> queries = rotate_queries<kDim>(p, at, shared.queries, kRows, true);
   const MergeSpace space{shared.outputs, kRows * kOutputStride<kDim>, shared.maxima, shared.sums,
                          shared.queries};
   const bool is_window = at.split == p.splits;

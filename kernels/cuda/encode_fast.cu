@@ -5,8 +5,8 @@
 
 namespace kvlab::kernels::cuda {
 
-/// One of encode_fast_none.cu, encode_fast_signs.cu, encode_fast_dense.cu.
-template <bool kBf16, Product kProduct>
+/// One of encode_fast_{none,signs,dense,clip}.cu.
+template <bool kBf16, Product kProduct, bool kClip>
 void launch_fast(const EncodeWork& work, Sides sides, bool single, Stream stream);
 
 namespace {
@@ -55,15 +55,15 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-template <bool kBf16>
+template <bool kBf16, bool kClip>
 void dispatch(const EncodeWork& work, Sides sides, Product product, bool single, Stream stream) {
   switch (product) {
     case Product::none:
-      return launch_fast<kBf16, Product::none>(work, sides, single, stream);
+      return launch_fast<kBf16, Product::none, kClip>(work, sides, single, stream);
     case Product::signs:
-      return launch_fast<kBf16, Product::signs>(work, sides, single, stream);
+      return launch_fast<kBf16, Product::signs, kClip>(work, sides, single, stream);
     case Product::dense:
-      return launch_fast<kBf16, Product::dense>(work, sides, single, stream);
+      return launch_fast<kBf16, Product::dense, kClip>(work, sides, single, stream);
   }
 }
 
@@ -79,9 +79,16 @@ Product product_of(const SideEncode& spec) {
   return Product::dense;
 }
 
+/// Where all groups run along channels, one threshold for all numbers of a token.
+bool takes_clip(const Format& format, const SideFormat& side, const SideEncode& spec) {
+  if (spec.clip == Clip::none) return true;
+  if (format.key.axis != Axis::token || format.value.axis != Axis::token) return false;
+  return spec.clip == Clip::row || (spec.clip == Clip::group && side.group == kFastDim);
+}
+
 bool takes_side(const Format& format, const SideFormat& side, const SideEncode& spec) {
   if (format.dim != kFastDim || side.bits != 2 || side.zero == Zero::codebook) return false;
-  if (spec.clip != Clip::none || spec.center) return false;
+  if (!takes_clip(format, side, spec) || spec.center) return false;
   const bool heads = spec.scale == TokenScale::l2_heads;
   const bool l2 = heads || spec.scale == TokenScale::l2_head;
   if (!l2 && spec.scale != TokenScale::none) return false;
@@ -157,8 +164,12 @@ Sides encode_fast(const EncodeWork& work, Stream stream) {
     KVLAB_CUDA(cudaGetLastError());
   }
   const auto run = [&](Sides sides, Product product) {
-    if (type == Type::bf16) return dispatch<true>(work, sides, product, single, stream);
-    dispatch<false>(work, sides, product, single, stream);
+    const bool clips = (sides.key && spec.key.clip != Clip::none) ||
+                       (sides.value && spec.value.clip != Clip::none);
+    const auto launch = type == Type::bf16
+                            ? (clips ? dispatch<true, true> : dispatch<true, false>)
+                            : (clips ? dispatch<false, true> : dispatch<false, false>);
+    launch(work, sides, product, single, stream);
   };
   const bool alike =
       products[0] == products[1] &&

@@ -21,8 +21,9 @@ struct Sides {
   bool value = true;
 };
 
-/// Encodes what the fast encoders take (2 bits, d = 128, 16-bit tokens, no clip and no centre; of a
-/// decoding step what leaves the ring by one token or by whole tiles) and says what is left.
+/// Encodes what the fast encoders take (2 bits, d = 128, 16-bit tokens, no centre and no clip but
+/// one of whole tokens at a place in their order; of a decoding step what leaves the ring by one
+/// token or by whole tiles) and says what is left.
 Sides encode_fast(const EncodeWork& work, Stream stream);
 
 }  // namespace kvlab::kernels::cuda

@@ -2,9 +2,9 @@
 
 namespace kvlab::kernels::cuda {
 
-template void launch_fast<true, Product::dense>(const EncodeWork& work, Sides sides, bool single,
-                                                Stream stream);
-template void launch_fast<false, Product::dense>(const EncodeWork& work, Sides sides, bool single,
-                                                 Stream stream);
+template void launch_fast<true, Product::dense, false>(const EncodeWork& work, Sides sides,
+                                                       bool single, Stream stream);
+template void launch_fast<false, Product::dense, false>(const EncodeWork& work, Sides sides,
+                                                        bool single, Stream stream);
 
 }  // namespace kvlab::kernels::cuda

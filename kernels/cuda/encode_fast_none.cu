@@ -2,9 +2,9 @@
 
 namespace kvlab::kernels::cuda {
 
-template void launch_fast<true, Product::none>(const EncodeWork& work, Sides sides, bool single,
-                                               Stream stream);
-template void launch_fast<false, Product::none>(const EncodeWork& work, Sides sides, bool single,
-                                                Stream stream);
+template void launch_fast<true, Product::none, false>(const EncodeWork& work, Sides sides,
+                                                      bool single, Stream stream);
+template void launch_fast<false, Product::none, false>(const EncodeWork& work, Sides sides,
+                                                       bool single, Stream stream);
 
 }  // namespace kvlab::kernels::cuda

@@ -16,8 +16,9 @@
 namespace kvlab::kernels::cuda {
 
 /// kWarps tiles a team, at a time. kGroup: warpgroups multiply; only compute capability 9.0a can.
-/// kChannelKeys: of a key group, kSingle: rows of find_rows.
-template <bool kBf16, Product kProduct, bool kGroup, bool kChannelKeys, bool kSingle, int kWarps>
+/// kChannelKeys: of a key group, kSingle: rows of find_rows, kClip: tokens may be clipped.
+template <bool kBf16, Product kProduct, bool kGroup, bool kChannelKeys, bool kSingle, bool kClip,
+          int kWarps>
 __global__ void __launch_bounds__(Team<kWarps>::threads* most_teams(kProduct, kChannelKeys, kWarps),
                                   1)
     fast_kernel(const __grid_constant__ Layer first, const Layer* layers, int layer_count,
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(Team<kWarps>::threads* most_teams(kProduct, kC
       const float norm = norm_of_tile(job, tile, lane);
       factor = store_norm<rotated>(job, chosen(places, lane % 2), norm, lane);
     }
-    encode_tokens<rotated, kSingle>(job, tile, places, normed, factor, lane);
+    encode_tokens<rotated, kSingle, kClip>(job, tile, places, normed, factor, lane);
   };
 
   if constexpr (kSingle) {
@@ -261,7 +262,7 @@ inline bool may_use_hopper() {
   return device().major == 9 && !(path && std::strcmp(path, "sm_80") == 0);
 }
 
-template <bool kBf16, Product kProduct, bool kChannelKeys, bool kSingle, int kWarps>
+template <bool kBf16, Product kProduct, bool kChannelKeys, bool kSingle, bool kClip, int kWarps>
 void launch(const EncodeWork& work, Sides sides, Stream stream) {
   const CacheView& cache = work.first.cache;
   const EncodeSpec& spec = work.first.spec;
@@ -279,10 +280,10 @@ void launch(const EncodeWork& work, Sides sides, Stream stream) {
   if (total / (rows / cache.kv_heads) > 0x7fffffff / kTogether) {
     throw std::invalid_argument("encode: more work than one launch holds");
   }
-  auto* kernel = fast_kernel<kBf16, kProduct, false, kChannelKeys, kSingle, kWarps>;
+  auto* kernel = fast_kernel<kBf16, kProduct, false, kChannelKeys, kSingle, kClip, kWarps>;
   if constexpr (kProduct != Product::none) {
     if (may_use_hopper())
-      kernel = fast_kernel<kBf16, kProduct, true, kChannelKeys, kSingle, kWarps>;
+      kernel = fast_kernel<kBf16, kProduct, true, kChannelKeys, kSingle, kClip, kWarps>;
   }
   constexpr int kOfMatrix = Parts<kBf16, kProduct>::count * kMatrixBytes;
   constexpr int kOfTeam = kWarps / 4 * kStageBytes;
@@ -321,19 +322,21 @@ void launch(const EncodeWork& work, Sides sides, Stream stream) {
                maps[1]);
 }
 
-template <bool kBf16, Product kProduct>
+template <bool kBf16, Product kProduct, bool kClip>
 void launch_fast(const EncodeWork& work, Sides sides, bool single, Stream stream) {
-  const Format& format = work.first.cache.format;
-  if (block_tokens(format) == 128) {
-    return launch<kBf16, kProduct, true, false, 8>(work, sides, stream);
-  }
-  if (format.key.axis == Axis::channel) {
-    return launch<kBf16, kProduct, true, false, 4>(work, sides, stream);
+  if constexpr (!kClip) {
+    const Format& format = work.first.cache.format;
+    if (block_tokens(format) == 128) {
+      return launch<kBf16, kProduct, true, false, false, 8>(work, sides, stream);
+    }
+    if (format.key.axis == Axis::channel) {
+      return launch<kBf16, kProduct, true, false, false, 4>(work, sides, stream);
+    }
   }
   if constexpr (kProduct != Product::dense) {
-    if (single) return launch<kBf16, kProduct, false, true, 4>(work, sides, stream);
+    if (single) return launch<kBf16, kProduct, false, true, kClip, 4>(work, sides, stream);
   }
-  return launch<kBf16, kProduct, false, false, 4>(work, sides, stream);
+  return launch<kBf16, kProduct, false, false, kClip, 4>(work, sides, stream);
 }
 
 }  // namespace kvlab::kernels::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "encode_job.cuh"
+#include "fast_clip.cuh"
 #include "fast_ranges.cuh"
 
 /// Parameters of a tile's groups: what is stored, and the quantizers that follow.
@@ -186,24 +187,52 @@ __device__ __forceinline__ Quantizer from_lane(const Quantizer& mine, int lane) 
 }
 
 /// Groups along channels: stores the parameters and makes code numbers. `factor[row]`: what the
-/// tile's numbers are to be multiplied by.
-template <bool kRotated>
+/// tile's numbers are to be multiplied by. kClip: there may be thresholds of tokens.
+template <bool kRotated, bool kClip>
 __device__ __forceinline__ void quantize_tokens(const FastJob& job, Tile& tile,
                                                 const RowPlace (&places)[2], int lane,
                                                 const float (&factor)[2]) {
   const float most_code = most_code_of(job);
   const int quad = lane / 4 * 4;
   const int t = lane % 4;
+  float threshold[2] = {INFINITY, INFINITY};
+  if constexpr (kClip) {
+    if (job.spec.clip != Clip::none) {
+      threshold[0] = order_statistic_of_row<0>(tile, job.spec.clip_index);
+      threshold[1] = order_statistic_of_row<1>(tile, job.spec.clip_index);
+    }
+  }
+  bool keeps = true;
+  bool clips_by_codes = true;  // what lies beyond a threshold gets the threshold's code anyway
+  const auto store = [&](const RowPlace& place, int index, bool stores, float lo, float hi,
+                         float limit, float by) {
+    if constexpr (!kClip) {
+      const Quantizer mine = store_group<kRotated>(job, place, index, stores, lo, hi, by);
+      keeps &= keeps_codes<kRotated>(mine, most_code, lo, hi);
+      return mine;
+    } else {
+      const float from = most(lo, -limit);
+      const float to = least(hi, limit);
+      const Quantizer mine = store_group<kRotated>(job, place, index, stores, from, to, by);
+      keeps &= keeps_codes<kRotated>(mine, most_code, lo, hi);
+      clips_by_codes &= from == lo || code_number<kRotated>(mine, from) < 0.4f * kCodeUnit;
+      clips_by_codes &=
+          to == hi || code_number<kRotated>(mine, to) > (most_code - 0.4f) * kCodeUnit;
+      return mine;
+    }
+  };
+  const auto make = [&](const auto& quantizer) {
+    if (kClip && !__all_sync(kAllLanes, clips_by_codes)) clamp_tokens(tile, threshold);
+    make_code_numbers<kRotated>(tile, keeps, most_code, quantizer);
+  };
   if (job.stored.group == kFastDim) {
     const TwoRanges range = two_ranges([&](auto& found) { gather_rows(tile, lane, found); });
     const RowPlace place = chosen(places, t % 2);
     const Quantizer mine =
-        store_group<kRotated>(job, place, token_slot(place.token), t < 2, range.lo[0], range.hi[0],
-                              t % 2 ? factor[1] : factor[0]);
+        store(place, token_slot(place.token), t < 2, range.lo[0], range.hi[0],
+              t % 2 ? threshold[1] : threshold[0], t % 2 ? factor[1] : factor[0]);
     const Quantizer of[2] = {from_lane(mine, quad), from_lane(mine, quad + 1)};
-    make_code_numbers<kRotated>(tile,
-                                keeps_codes<kRotated>(mine, most_code, range.lo[0], range.hi[0]),
-                                most_code, [&of](int i) { return of[i / 2 % 2]; });
+    make([&of](int i) { return of[i / 2 % 2]; });
     return;
   }
   // Four pieces of 32 channels with a lane each; two of them may be one group.
@@ -218,18 +247,14 @@ __device__ __forceinline__ void quantize_tokens(const FastJob& job, Tile& tile,
   }
   const int first = (halves ? t / 2 : t) * block_tokens(job.format);
   Quantizer of[4][2];
-  bool keeps = true;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const Quantizer mine =
-        store_group<kRotated>(job, places[r], first + places[r].token, !halves || t % 2 == 0,
-                              range.lo[r], range.hi[r], factor[r]);
-    keeps &= keeps_codes<kRotated>(mine, most_code, range.lo[r], range.hi[r]);
+    const Quantizer mine = store(places[r], first + places[r].token, !halves || t % 2 == 0,
+                                 range.lo[r], range.hi[r], threshold[r], factor[r]);
 #pragma unroll
     for (int piece = 0; piece < 4; ++piece) of[piece][r] = from_lane(mine, quad + piece);
   }
-  make_code_numbers<kRotated>(tile, keeps, most_code,
-                              [&of](int i) { return of[i / 16][i / 2 % 2]; });
+  make([&of](int i) { return of[i / 16][i / 2 % 2]; });
 }
 
 }  // namespace kvlab::kernels::cuda

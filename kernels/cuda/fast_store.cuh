@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_tile(const FastJob& job, const Tile& tile,
 
 /// A tile by tokens. `factor`: of row lane % 2, what its numbers are to be multiplied by, or its
 /// norm; `normed`: it is not job.factor. kSingle: rows go to blocks of their own.
-template <bool kRotated, bool kSingle>
+template <bool kRotated, bool kSingle, bool kClip>
 __device__ __forceinline__ void encode_tokens(const FastJob& job, Tile& tile,
                                               const RowPlace (&places)[2], bool normed,
                                               float factor, int lane) {
@@ -108,7 +108,7 @@ __device__ __forceinline__ void encode_tokens(const FastJob& job, Tile& tile,
       }
     }
   }
-  quantize_tokens<kRotated>(job, tile, places, lane, factors);
+  quantize_tokens<kRotated, kClip>(job, tile, places, lane, factors);
   const auto store = [&]<bool kKey>(std::bool_constant<kKey>) {
     if constexpr (kSingle) {
       store_rows<kKey>(job, tile, places, lane);

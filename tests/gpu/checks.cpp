@@ -446,6 +446,28 @@ std::vector<Named> transformed_setups() {
     s.per_head = true;
     s.scale = TokenScale::l2_head;
   });
+  for (const auto& [of, clip] :
+       {std::pair{"clip row", Clip::row}, std::pair{"clip group", Clip::group}}) {
+    add_setup(std::string("f1, hadamard, ") + of, f1(), [&](Setup& s) {
+      hadamard(s);
+      s.clip = clip;
+      s.half_up = true;
+    });
+    add_setup(std::string("f1, dense per head, from f16, ") + of, f1(), [&](Setup& s) {
+      s.key_rotation = s.value_rotation = Rotation::Kind::dense;
+      s.source = s.format.window = Type::f16;
+      s.per_head = true;
+      s.clip = clip;
+    });
+    Format g32 = f1();
+    g32.key.group = 32;
+    add_setup(std::string("k:token,g32, hadamard, norm, ") + of, normed(g32, Norm::head),
+              [&](Setup& s) {
+                hadamard(s);
+                s.scale = TokenScale::l2_head;
+                s.clip = clip;
+              });
+  }
   add_setup(
       "symmetric, hadamard",
       format_of(128, side(Axis::token, 64, 2, Zero::none), side(Axis::token, 32, 2, Zero::none)),
@@ -591,11 +613,16 @@ void add_steps(std::vector<Case>& all) {
       named("f2", f2()),
       named("g128", g128),
       named("b4/d64", format_of(64, side(Axis::token, 64, 4), side(Axis::token, 32, 4))),
+      named("f1, clip row", f1()),
       named("f1, norm, values rotated", normed),
       named("f1, norm over heads, values rotated", token_heads),
       named("f2, norm over heads, values rotated", heads)};
   for (Named& entry : entries) {
     Setup& setup = entry.setup;
+    if (entry.name == "f1, clip row") {
+      setup.clip = Clip::row;
+      setup.key_rotation = setup.value_rotation = Rotation::Kind::hadamard;
+    }
     if (setup.format.norm == Norm::none) continue;
     setup.scale = setup.format.norm == Norm::heads ? TokenScale::l2_heads : TokenScale::l2_head;
     setup.key_rotation = Rotation::Kind::hadamard;

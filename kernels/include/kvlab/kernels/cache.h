@@ -64,8 +64,9 @@ KVLAB_HD inline std::uint8_t* block_at(const CacheView& cache, int block_bytes, 
 struct Rotation {
   enum class Kind : std::uint8_t { none, hadamard, dense };
   Kind kind = Kind::none;
-  bool per_head = false;          // dense: one matrix a KV head, else one for all
-  const float* matrix = nullptr;  // dense: row-major [1 or kv_heads, d, d]
+  bool per_head = false;  // dense: one matrix a KV head, else one for all
+  const float* matrix =
+      nullptr;  // dense: row-major [1 or kv_heads, d, d], 16-byte aligned on a GPU
 };
 
 /// How a token's norm is taken (contract section 4.1).
