@@ -28,7 +28,8 @@ for name in "${names[@]}"; do
     die "there is no experiment '$name'; choose from $(basename -s .yaml experiments/ablations/*.yaml | paste -sd ' ') claims"
 done
 
-# tables NAME: the options of `kvlab table` for the tables of an experiment, one table a line.
+# tables NAME: the options of `kvlab table` for the tables of an experiment, one table a line; `only BASE` before them keeps the
+# rows whose label begins with BASE.
 tables() {
   case $1 in
     grid)
@@ -76,7 +77,11 @@ tables() {
       echo "--rows layer --cols label --value wo_rel_v"
       ;;
     additivity_model) echo "--rows label --value dnll,next_kl" ;;
-    equal_bytes) echo "--rows label,group,key.codec.bits --value bits_per_element_hist,bits_at_32k,bits_at_128k,wo_rel,attn_kl" ;;
+    equal_bytes)
+      echo "--rows label,group,key.codec.bits --value bits_per_element_hist,bits_at_32k,bits_at_128k,wo_rel,attn_kl"
+      echo "--rows group,key.codec.bits --cols label --value wo_rel --against kivi"
+      echo "--rows group,key.codec.bits --cols label --value attn_kl --against kivi"
+      ;;
     length | length_model)
       echo "--rows label --cols tokens --value wo_rel"
       echo "--rows label --cols tokens --value bits_per_element"
@@ -85,7 +90,18 @@ tables() {
       echo "--rows label --cols key.token_scale_params --value wo_rel --against fp32"
       echo "--rows key.token_scale_params --cols label --value bits_at_32k"
       ;;
-    layers | dynamic_window) echo "--rows label --value bits_per_element,bits_at_32k,wo_rel,attn_kl" ;;
+    layers)
+      echo "--rows label --value bits_per_element,bits_at_32k,bits_at_128k"
+      for base in kivi oscar_cov oscar_ots; do echo "only $base --rows label --value wo_rel,attn_kl --against $base"; done
+      ;;
+    dynamic_window)
+      echo "--rows label --value bits_per_element,bits_at_32k,bits_at_128k"
+      for base in kcvt_base oscar_ots; do
+        for window in 32 128; do
+          echo "only $base --rows label --value wo_rel,attn_kl --against '$base, fixed $window'"
+        done
+      done
+      ;;
     rope_side)
       echo "--rows label --cols key.space --value wo_rel --against post_rope"
       echo "--rows text,label --cols key.space --value wo_rel --against post_rope"
@@ -136,11 +152,13 @@ picture() {
     grid) echo "--kind means --x key.codec.grid" ;;
     length | length_model) echo "--kind means --x tokens" ;;
     norm) echo "--kind means --x key.token_scale" ;;
-    bound) echo "--kind means --value tni_block_ratio --x dataset" ;;
+    bound) echo "--kind means --value tni_block_mse --x dataset" ;;
     rope_side) echo "--kind means --x key.space" ;;
     rotation_kind) echo "--kind means --x key.rotate" ;;
     rounding) echo "--kind means --x key.codec.rounding" ;;
-    token_classes) echo "--kind means --value tni_block_mse --x dataset" ;;
+    oscar_cov_parts_synthetic) echo "--kind means --x group" ;;
+    token_classes) echo "--kind means --value k_nmse --x dataset" ;;
+    water_filling) echo "--kind pareto --x bits_per_element_hist --value k_residual_trace" ;;
     *) echo "" ;;
   esac
 }
@@ -152,21 +170,27 @@ prepare_model() {
       --start-at 'Sir Walter Elliot' --tokens 2048 --passages 4 --out datasets/smollm2/eval.h5
 }
 
+# only BASE: of a Markdown table, the rows whose label begins with BASE.
+only() { awk -v base="$1" '!/^\|/ || /^\| (label|---) / || index($0, "| " base) == 1'; }
+
 # run_one FILE: runs an experiment, writes its tables and draws its picture; synthetic ones take no passages.
 run_one() {
-  local file=$1 name passages=() line options
+  local file=$1 name passages=() line options base
   name=$(basename "$file" .yaml)
   grep -q '^include:.*passages.yaml' "$file" && passages=("${few[@]}")
   say "Running $file"
   build/bin/kvlab run "$file" --backend "$(backend "$name")" "${passages[@]}" --out "results/ablations/$name.h5"
   while read -r line; do
     mapfile -t options < <(xargs -r -n1 <<< "$line") # takes quotes
-    build/bin/kvlab table "results/ablations/$name.h5" "${options[@]}" --format markdown
+    base=""
+    [[ ${options[0]-} != only ]] || { base=${options[1]} options=("${options[@]:2}"); }
+    build/bin/kvlab table "results/ablations/$name.h5" "${options[@]}" --format markdown | only "$base"
     echo
   done < <(tables "$name") > "$out/$name.md"
   case $name in
     claims) build/bin/kvlab claims "results/ablations/$name.h5" --json | python scripts/claims_table.py >> "$out/$name.md" ;;
     gaussian_limit | water_filling) python scripts/wasted_bits.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
+    token_classes) python scripts/token_classes.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
     error_shares) python scripts/error_shares.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
     additivity_model) python scripts/sum_of_parts.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
   esac

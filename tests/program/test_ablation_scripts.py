@@ -1,4 +1,4 @@
-"""scripts/error_shares.py, sum_of_parts.py, wasted_bits.py and claims_table.py on small files with numbers worked by hand."""
+"""scripts/error_shares.py, token_classes.py, sum_of_parts.py, wasted_bits.py and claims_table.py on small files with numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -36,6 +36,22 @@ def test_error_shares(tmp_path: Path) -> None:
     whole = 2 * 395 + 102
     expected = [108 / whole, 0.4, (102 + 2 * 59) / whole, 2 * 256 / whole]
     assert row == ["kivi", *(f"{100 * share:.1f}" for share in expected), "–", "–", "–", "–"]
+
+
+def test_token_classes(tmp_path: Path) -> None:
+    norms = np.full((1, 2, 8), 4.0)
+    norms[..., 3] = 1.0  # below half of the norm of most
+    errors = np.full((1, 2, 8), 1.6)
+    errors[..., 3] = 0.5
+    errors[..., 7] = np.nan  # never quantized
+    with h5py.File(tmp_path / "r.h5", "w") as file:
+        file["summary/dataset"], file["summary/label"] = ["mixed", "alike"], ["kivi", "kivi"]
+        file["summary/cell"] = ["c", "d"]
+        file["cells/c/tokens/k_se"], file["cells/c/tokens/k_norm"] = errors, norms
+        file["cells/d/tokens/k_se"], file["cells/d/tokens/k_norm"] = np.ones((1, 2, 8)), np.ones((1, 2, 8))
+    heading, *rows = cells_of("token_classes.py", tmp_path / "r.h5")
+    assert heading == ["dataset", "tokens", "kivi"]
+    assert rows == [["mixed", "normal", "1.6 (10.0%)"], ["mixed", "small", "0.5 (50.0%)"], ["alike", "normal", "1 (100.0%)"]]
 
 
 def test_sum_of_parts(tmp_path: Path) -> None:
