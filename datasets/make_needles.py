@@ -31,7 +31,7 @@ WORDINGS = (
 
 EXAMPLES = """
 Tasks, after RULER (arXiv:2404.06654): single (one fact), keys (the fact among three others of its kind), values (two
-numbers of one key, both asked for), variables (a chain of three assignments). An answer is a number of five digits. A
+numbers of one key, of which the prompt gives the first and the second is asked for), variables (a chain of three assignments). An answer is a number of five digits. A
 group of the file is a task at a length and depth; all its prompts are equally long.
 
 example:

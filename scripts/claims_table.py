@@ -49,7 +49,11 @@ def line(claim: dict, texts: list[str]) -> str:
 
 
 def main() -> int:
-    claims = json.load(sys.stdin)
+    try:
+        claims = json.load(sys.stdin)
+    except ValueError:
+        print("claims_table.py: expected what `kvlab claims FILE.h5 --json` prints", file=sys.stderr)
+        return 2
     texts = texts_of(claims)
     headings = ["sentence", "source", "claimed", "measured ratio [95%]", *texts, "verdict"]
     print("| " + " | ".join(headings) + " |\n|" + " --- |" * len(headings))

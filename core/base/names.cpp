@@ -62,15 +62,20 @@ void add_once(std::vector<std::string>* words, const std::string& word) {
   if (std::find(words->begin(), words->end(), word) == words->end()) words->push_back(word);
 }
 
+std::string listed(const std::vector<std::string>& words) {
+  std::vector<std::string> shown;
+  for (const std::string& word : words) {
+    const bool has_comma = word.find(',') != std::string::npos;
+    shown.push_back(has_comma ? "'" + word + "'" : word);
+  }
+  return join(shown);
+}
+
 std::string few(const std::vector<std::string>& words) {
   constexpr size_t kShown = 6;
-  std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(words.size(), kShown); ++i) {
-    const bool has_comma = words[i].find(',') != std::string::npos;
-    shown.push_back(has_comma ? "'" + words[i] + "'" : words[i]);
-  }
-  if (words.size() <= kShown) return join(shown);
-  return join(shown) + " and " + std::to_string(words.size() - kShown) + " more";
+  if (words.size() <= kShown) return listed(words);
+  return listed({words.begin(), words.begin() + kShown}) + " and " +
+         std::to_string(words.size() - kShown) + " more";
 }
 
 std::string join(const std::vector<std::string>& words, std::string_view separator) {

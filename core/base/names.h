@@ -23,6 +23,9 @@ bool has_control(std::string_view text);
 /// Appends a word that is not there yet.
 void add_once(std::vector<std::string>* words, const std::string& word);
 
+/// "a, b, 'c, d'": words that hold a comma in quotes.
+std::string listed(const std::vector<std::string>& words);
+
 /// The first few words and how many more there are: "a, b, 'c, d' and 4 more".
 std::string few(const std::vector<std::string>& words);
 

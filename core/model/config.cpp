@@ -225,6 +225,11 @@ Config parse_config(const json& object, const std::string& file) {
   config.norm_eps = keys.number_or("rms_norm_eps", 1e-6);
   config.tied = keys.flag_or("tie_word_embeddings", false);
   config.qk_norms = config.type == "qwen3";
+  // As transformers builds these four.
+  const bool has_flag = config.type == "llama" || config.type == "qwen3";
+  config.o_bias = has_flag && keys.flag_or("attention_bias", false);
+  config.qkv_biases = config.o_bias || config.type == "qwen2";
+  config.mlp_biases = config.type == "llama" && keys.flag_or("mlp_bias", false);
   config.max_positions = keys.positive_or("max_position_embeddings", 2048);
   config.rope = read_rope(keys, file, config.max_positions);
   config.windows = read_windows(keys, config);

@@ -21,7 +21,10 @@ struct Config {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   double norm_eps = 0;
-  bool tied = false;      // the output matrix is the embedding
+  bool tied = false;        // the output matrix is the embedding
+  bool qkv_biases = false;  // of the projections to queries, keys and values
+  bool o_bias = false;      // of the projection behind attention
+  bool mlp_biases = false;
   bool qk_norms = false;  // RMS norms of each head's queries and keys before RoPE
   data::RopeSpec rope;
   int64_t max_positions = 0;     // what the model was made for
@@ -30,7 +33,7 @@ struct Config {
 
 /// Reads config.json of a folder. Throws Error where it is missing or broken, names an architecture
 /// other than llama, mistral, qwen2 or qwen3, or holds a key that would change the result and is
-/// not known here: the message names it. Biases follow from the weights.
+/// not known here: the message names it.
 Config read_config(const std::filesystem::path& folder);
 
 /// The same from JSON; `file` is for messages.

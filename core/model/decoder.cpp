@@ -18,7 +18,12 @@ class Loader {
 
   at::Tensor get(const std::string& name, const std::vector<int64_t>& shape) {
     taken_.insert(name);
-    return files_.get(name, shape).to(options_.device, options_.type);
+    const at::Tensor tensor = files_.get(name, shape).to(options_.device, options_.type);
+    if (!at::isfinite(tensor).all().item<bool>()) {
+      throw Error(fmt::format("{}: '{}' holds numbers that are not finite as {}", folder_.string(),
+                              name, c10::toString(options_.type)));
+    }
+    return tensor;
   }
   at::Tensor get_if_there(const std::string& name, const std::vector<int64_t>& shape) {
     return files_.has(name) ? get(name, shape) : at::Tensor();
@@ -59,9 +64,9 @@ Decoder::Decoder(const std::filesystem::path& folder, const Options& options)
   output_ = config_.tied ? embedding_ : own;
   for (int64_t i = 0; i < config_.layers; ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
-    const auto linear = [&](const std::string& name, int64_t out, int64_t in) {
+    const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool biased) {
       return Linear{loader.get(prefix + name + ".weight", {out, in}),
-                    loader.get_if_there(prefix + name + ".bias", {out})};
+                    biased ? loader.get(prefix + name + ".bias", {out}) : at::Tensor()};
     };
     Layer layer;
     layer.attention_norm = loader.get(prefix + "input_layernorm.weight", {hidden});
@@ -70,13 +75,13 @@ Decoder::Decoder(const std::filesystem::path& folder, const Options& options)
       layer.q_norm = loader.get(prefix + "self_attn.q_norm.weight", {config_.head_dim});
       layer.k_norm = loader.get(prefix + "self_attn.k_norm.weight", {config_.head_dim});
     }
-    layer.q = linear("self_attn.q_proj", queries, hidden);
-    layer.k = linear("self_attn.k_proj", keys, hidden);
-    layer.v = linear("self_attn.v_proj", keys, hidden);
-    layer.o = linear("self_attn.o_proj", hidden, queries);
-    layer.gate = linear("mlp.gate_proj", config_.intermediate, hidden);
-    layer.up = linear("mlp.up_proj", config_.intermediate, hidden);
-    layer.down = linear("mlp.down_proj", hidden, config_.intermediate);
+    layer.q = linear("self_attn.q_proj", queries, hidden, config_.qkv_biases);
+    layer.k = linear("self_attn.k_proj", keys, hidden, config_.qkv_biases);
+    layer.v = linear("self_attn.v_proj", keys, hidden, config_.qkv_biases);
+    layer.o = linear("self_attn.o_proj", hidden, queries, config_.o_bias);
+    layer.gate = linear("mlp.gate_proj", config_.intermediate, hidden, config_.mlp_biases);
+    layer.up = linear("mlp.up_proj", config_.intermediate, hidden, config_.mlp_biases);
+    layer.down = linear("mlp.down_proj", hidden, config_.intermediate, config_.mlp_biases);
     layers_.push_back(std::move(layer));
   }
   loader.finish();

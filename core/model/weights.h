@@ -9,10 +9,12 @@
 
 namespace kvlab::model {
 
-/// The tensors of all *.safetensors of a Hugging Face folder.
+/// The tensors of a Hugging Face folder: of the files that its index names, else of all
+/// *.safetensors.
 class Weights {
  public:
-  /// Throws Error where there are none, a file is broken, or a name stands in two of them.
+  /// Throws Error where there are none, the index is broken or names a file that is not there, a
+  /// file is broken, or a name stands in two of them.
   explicit Weights(const std::filesystem::path& folder);
 
   bool has(const std::string& name) const { return entries_.contains(name); }

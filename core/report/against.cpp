@@ -74,7 +74,7 @@ void check_against(const Grid& grid) {
   }
   throw Error(fmt::format("--against: the table has no {} '{}'{}; choose from {}",
                           grid.layout.cols.empty() ? "row" : "column", grid.layout.against,
-                          did_you_mean(grid.layout.against, known), join(known)));
+                          did_you_mean(grid.layout.against, known), listed(known)));
 }
 
 }  // namespace kvlab::report

@@ -204,6 +204,16 @@ std::optional<Interval> interval_of(const std::vector<Sampled>& passages, bool w
   const bool by_position = all([](const Sampled& one) { return !one.replicates.empty(); });
   const int64_t needed = !by_position ? kNeededPassages : whole_models ? 1 : kFewestPassages;
   if (count < needed) return std::nullopt;
+  const bool varies = [&] {
+    for (const Sampled& one : passages) {
+      for (const double replicate : one.replicates) {
+        if (replicate != one.replicates.front()) return true;
+      }
+    }
+    return count > 1;
+  }();
+  // One block of one passage is nothing to resample.
+  if (!varies) return std::nullopt;
   return bootstrap(passages);
 }
 

@@ -15,6 +15,21 @@
 namespace kvlab::report {
 namespace {
 
+/// What the brackets of --against hold.
+std::string note_of_comparison(const Grid& grid) {
+  bool is_paired = false;
+  for (size_t line = 0; line < grid.lines.size(); ++line) {
+    for (size_t column = 0; column < grid.columns.size(); ++column) {
+      is_paired = is_paired || std::isfinite(off(grid, line, column).low);
+    }
+  }
+  const std::string note = "in brackets: off " + grid.layout.against;
+  if (!is_paired) return note + ", without intervals: too few passages are of both";
+  return note +
+         ", paired by passage, as a share of its mean, which ± takes as exact; not "
+         "distinguishable: the 95% interval covers zero";
+}
+
 using For = SheetColumn::For;
 
 bool has_interval(const Value& value) { return !std::isnan(value.low); }
@@ -122,12 +137,7 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
           kNeededPassages));
     }
   }
-  if (compares) {
-    sheet.notes.push_back(
-        fmt::format("in brackets: off {}, paired by passage; not distinguishable: the 95% interval "
-                    "covers zero",
-                    grid.layout.against));
-  }
+  if (compares) sheet.notes.push_back(note_of_comparison(grid));
   if (ranks.were_tested) {
     sheet.notes.emplace_back(
         "best and second include what cannot be told from them by the passages (paired, 95%)");

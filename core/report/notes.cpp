@@ -21,6 +21,23 @@ using Words = std::vector<std::string>;
 
 constexpr size_t kMostWarnings = 30;
 
+/// The most entries of `name` that one value of the table is a mean over: an axis that goes along
+/// with one of rows or columns has one in each.
+size_t most_entries(const store::Results& results, const Layout& layout, const std::string& name) {
+  std::map<std::vector<json>, std::set<json>> of_value;
+  size_t most = 0;
+  for (const store::SummaryRow& row : results.rows) {
+    std::vector<json> place;
+    for (const Words* words : {&layout.rows, &layout.cols}) {
+      for (const std::string& key : *words) place.push_back(entry_of(results, row, key));
+    }
+    std::set<json>& entries = of_value[place];
+    entries.insert(entry_of(results, row, name));
+    most = std::max(most, entries.size());
+  }
+  return most;
+}
+
 /// "mean over 12 layers, 2 datasets": what is in neither rows nor columns and differs.
 std::string averaging(const store::Results& results, const Layout& layout) {
   Words over;
@@ -31,13 +48,12 @@ std::string averaging(const store::Results& results, const Layout& layout) {
     // Rows by label are rows by method; of the two only the label is worth a word.
     // Datasets are counted already.
     if (name == "method" || name == "text" || among(layout.rows) || among(layout.cols)) continue;
-    std::set<json> entries;
-    for (const store::SummaryRow& row : results.rows) entries.insert(entry_of(results, row, name));
+    const size_t entries = most_entries(results, layout, name);
     const bool is_axis =
         std::find(results.axes.begin(), results.axes.end(), name) != results.axes.end();
-    if (entries.size() > 1) {
-      over.push_back(is_axis ? fmt::format("{} values of {}", entries.size(), name)
-                             : counted(std::ssize(entries), name));
+    if (entries > 1) {
+      over.push_back(is_axis ? fmt::format("{} values of {}", entries, name)
+                             : counted(static_cast<int64_t>(entries), name));
     }
   }
   return over.empty() ? "" : "mean over " + join(over);

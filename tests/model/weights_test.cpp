@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <limits>
+
 #include "base/error.h"
 #include "catch.h"
 #include "model/decoder.h"
@@ -70,6 +72,50 @@ TEST_CASE("safetensors: broken files are refused in a sentence", "[model]") {
   write(file, small, small.size());
   CHECK(message(folder, open) ==
         "/broken.safetensors: 'a' has 8 bytes, its shape [4] of F32 needs 16");
+}
+
+TEST_CASE("safetensors: an index says which files are the model", "[model]") {
+  const TinyFolder folder;
+  TinyFolder::write_safetensors(folder.path() / "consolidated.safetensors",
+                                {{"norm.weight", at::ones({4})}});
+  CHECK_FALSE(Weights(folder.path()).has("norm.weight"));  // Mistral's own copy
+  TinyFolder::write_safetensors(folder.path() / "more.safetensors", {{"x", at::ones({4})}});
+  CHECK(Weights(folder.path()).has("x"));
+  const auto index = folder.path() / "model.safetensors.index.json";
+  const auto open = [&] { Weights files(folder.path()); };
+  std::ofstream(index) << R"({"weight_map": {"model.norm.weight": "model.safetensors"}})";
+  CHECK_FALSE(Weights(folder.path()).has("x"));
+  std::ofstream(index) << R"({"weight_map": {"a": "../model.safetensors"}})";
+  CHECK(message(folder, open) ==
+        "/model.safetensors.index.json: 'a' is in \"../model.safetensors\", expected the name of a "
+        "file beside it");
+  std::ofstream(index) << R"({"weight_map": {"a": "model-00001.safetensors"}})";
+  CHECK_THAT(message(folder, open), ContainsSubstring("model-00001.safetensors"));
+  std::ofstream(index) << "[";
+  CHECK(message(folder, open) ==
+        "/model.safetensors.index.json: expected JSON with a 'weight_map'");
+}
+
+TEST_CASE("a decoder refuses weights that are not finite", "[model]") {
+  const TinyFolder folder;
+  at::Tensor broken = at::ones({60, 32});
+  broken[3][4] = std::numeric_limits<float>::quiet_NaN();
+  TinyFolder::write_safetensors(folder.path() / "model.safetensors",
+                                {{"model.embed_tokens.weight", broken}});
+  CHECK(message(folder, [&] { Decoder decoder(folder.path()); }) ==
+        ": 'model.embed_tokens.weight' holds numbers that are not finite as Float");
+}
+
+TEST_CASE("a decoder takes biases where its configuration has them", "[model]") {
+  const at::Tensor bias = at::ones({128});
+  const auto name = "model.layers.0.self_attn.k_proj.bias";
+  const TinyFolder folder;
+  TinyFolder::write_safetensors(folder.path() / "more.safetensors", {{name, bias}});
+  CHECK_THAT(message(folder, [&] { Decoder decoder(folder.path()); }),
+             ContainsSubstring("k_proj.bias', which this decoder does not use"));
+  const TinyFolder without(nlohmann::json{{"attention_bias", true}});
+  CHECK_THAT(message(without, [&] { Decoder decoder(without.path()); }),
+             ContainsSubstring("the weights lack 'model.layers.0.self_attn.q_proj.bias'"));
 }
 
 TEST_CASE("a decoder refuses weights that it would not use", "[model]") {

@@ -200,8 +200,9 @@ TEST_CASE("Four passages have intervals where blocks are known, and say that the
 TEST_CASE("table --against: each value is held against one row or column, paired") {
   TableOptions options{.rows = "label", .against = "a", .value = "attn_kl"};
   const std::string text = table(four_passages(), options);
-  CHECK_THAT(text, ContainsSubstring("(not distinguishable)") && ContainsSubstring("(+50.0% ±") &&
-                       ContainsSubstring("in brackets: off a, paired by passage"));
+  CHECK_THAT(
+      text, ContainsSubstring("(not distinguishable)") && ContainsSubstring("(+50.0% ±") &&
+                ContainsSubstring("in brackets: off a, paired by passage, as a share of its mean"));
   options = {
       .rows = "dataset", .cols = "label", .against = "a", .value = "attn_kl", .format = "csv"};
   CHECK_THAT(table(four_passages(), options),
@@ -209,6 +210,11 @@ TEST_CASE("table --against: each value is held against one row or column, paired
   options.against = "d";
   CHECK(error_of(four_passages(), options) ==
         "--against: the table has no column 'd' (did you mean 'a'?); choose from a, b, c");
+  // Texts share no passage.
+  options = {.rows = "label", .cols = "text", .against = "Austen", .value = "attn_kl"};
+  CHECK_THAT(table(four_passages(), options),
+             ContainsSubstring(
+                 "in brackets: off Austen, without intervals: too few passages are of both"));
 }
 
 TEST_CASE("A difference that rounds to zero has no sign") {
@@ -342,6 +348,21 @@ TEST_CASE("A line that averages over cells with many twins says so once") {
   CHECK_THAT(text,
              ContainsSubstring("[1] cells of the same configuration as others, computed once") &&
                  !ContainsSubstring("twin 1"));
+}
+
+TEST_CASE("An axis that goes along with that of the rows is not averaged over") {
+  ResultsMaker maker({"key.codec.bits", "value.codec.bits"});
+  for (const int64_t bits : {2, 3, 4}) {
+    for (const int64_t layer : {0, 1}) {
+      maker.add("kivi", "x", layer, {{"wo_rel", 1.0 / static_cast<double>(bits)}}, {bits, bits});
+    }
+  }
+  TableOptions options{.rows = "label,key.codec.bits", .value = "wo_rel"};
+  CHECK_THAT(table(maker.results, options), ContainsSubstring("\nmean over 2 layers\n"));
+  options.rows = "label";
+  CHECK_THAT(
+      table(maker.results, options),
+      ContainsSubstring("2 layers, 3 values of key.codec.bits, 3 values of value.codec.bits"));
 }
 
 TEST_CASE("A sweep has a row for each label and point, a pivot a column") {
