@@ -91,3 +91,15 @@ def test_claims_table_has_texts_and_what_is_flipped() -> None:
     assert first[3:] == ["0.500 [0.400, 0.600]", "0.400 [0.300, 0.500]", "0.600 [0.500, 0.700]",
                          "upheld; the other way round in a over b 2.000 [1.500, 2.500]"]  # fmt: skip
     assert second[3:] == ["–", "–", "–", "undecided: no row has label x"]
+
+
+def test_claims_table_has_a_column_a_switch() -> None:
+    def part(name: str, ratio: float) -> dict:
+        return {"name": name, "ratio": ratio, "interval": [math.log(ratio * 0.9), math.log(ratio * 1.1)], "flipped": False}
+
+    claim = {"sentence": "A is better than B.", "by_rows": [part("a over b", 0.5), part("a, s over b, s", 2.0), part("a, t over b, t", 0.6),
+                                                            part("a, s over b", 0.1)]}  # fmt: skip
+    alone = {"sentence": "C.", "by_rows": [part("c over d", 0.5)]}
+    heading, row = cells_of("claims_table.py", "--switches", given=json.dumps([claim, alone]))
+    assert heading == ["sentence", "as their sources run", "s", "t"]
+    assert row == ["A is better than B", "0.500 [0.450, 0.550]", "**2.000 [1.800, 2.200]**", "0.600 [0.540, 0.660]"]
