@@ -108,7 +108,7 @@ void read_model_settings(yaml::Fields& fields, Experiment& experiment, Reading& 
   const auto choice = [&](const char* key, const std::vector<std::string>& words) -> std::string {
     const Node* node = fields.get(key);
     if (node == nullptr) return "";
-    if (!models) {
+    if (!models && !experiment.datasets.empty()) {
       yaml::report(
           reading.problems, *node,
           fmt::format("'{}' is of whole models: it needs a dataset with source: model", key));

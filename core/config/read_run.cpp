@@ -55,6 +55,8 @@ std::optional<std::string> refused_measure(const std::string& measure,
   if (!contains(metrics::measures(), measure)) {
     return fmt::format("unknown measure '{}'{}", measure, yaml::hint(measure, metrics::measures()));
   }
+  // Where none could be read, that has been said, and nothing is known of their kind.
+  if (experiment.datasets.empty()) return std::nullopt;
   const bool of_models = contains(metrics::model_measures(), measure);
   if (of_models && !has_models(experiment)) {
     return fmt::format("measure {} is of whole models: it needs a dataset with source: model",

@@ -3,48 +3,41 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
-#include <set>
+#include <map>
 
 #include "base/error.h"
+#include "model/checkpoint.h"
 
 namespace kvlab::model {
 namespace {
 
-/// Takes tensors out of the files, converts them, and knows which were taken.
+/// Takes tensors out of the files and converts them.
 class Loader {
  public:
-  Loader(const std::filesystem::path& folder, const Decoder::Options& options)
-      : folder_(folder), files_(folder), options_(options) {}
+  Loader(const std::filesystem::path& folder, const Config& config, const Decoder::Options& options)
+      : files_(folder), shapes_(tensor_shapes(config)), options_(options) {
+    check_weights(files_, config);
+  }
 
-  at::Tensor get(const std::string& name, const std::vector<int64_t>& shape) {
-    taken_.insert(name);
-    const at::Tensor tensor = files_.get(name, shape).to(options_.device, options_.type);
+  bool has(const std::string& name) const { return shapes_.contains(name); }
+
+  at::Tensor get(const std::string& name) const {
+    at::Tensor tensor = files_.get(name, shapes_.at(name)).to(options_.device, options_.type);
     if (!at::isfinite(tensor).all().item<bool>()) {
-      throw Error(fmt::format("{}: '{}' holds numbers that are not finite as {}", folder_.string(),
-                              name, c10::toString(options_.type)));
+      throw Error(fmt::format("{}: '{}' holds numbers that are not finite as {}",
+                              files_.folder().string(), name, c10::toString(options_.type)));
     }
     return tensor;
   }
-  at::Tensor get_if_there(const std::string& name, const std::vector<int64_t>& shape) {
-    return files_.has(name) ? get(name, shape) : at::Tensor();
-  }
-  bool has(const std::string& name) const { return files_.has(name); }
-
-  /// Tensors that nobody takes are features that this decoder lacks.
-  void finish() const {
-    for (const std::string& name : files_.names()) {
-      // Old checkpoints hold the frequencies, which follow from config.json.
-      if (taken_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
-      throw Error(fmt::format("{}: the weights hold '{}', which this decoder does not use",
-                              folder_.string(), name));
-    }
+  /// Undefined where the configuration has none.
+  at::Tensor get_if_there(const std::string& name) const {
+    return has(name) ? get(name) : at::Tensor();
   }
 
  private:
-  std::filesystem::path folder_;
   Weights files_;
+  std::map<std::string, std::vector<int64_t>> shapes_;
   Decoder::Options options_;
-  std::set<std::string> taken_;
 };
 
 }  // namespace
@@ -52,39 +45,30 @@ class Loader {
 Decoder::Decoder(const std::filesystem::path& folder, const Options& options)
     : config_(read_config(folder)), options_(options) {
   const c10::NoGradGuard no_grad;
-  Loader loader(folder, options);
-  const int64_t hidden = config_.hidden;
-  const int64_t queries = config_.q_heads * config_.head_dim;
-  const int64_t keys = config_.kv_heads * config_.head_dim;
-  embedding_ = loader.get("model.embed_tokens.weight", {config_.vocabulary, hidden});
-  last_norm_ = loader.get("model.norm.weight", {hidden});
-  // A tied model's file may hold the matrix once more; its configuration decides.
-  const at::Tensor own = loader.get_if_there("lm_head.weight", {config_.vocabulary, hidden});
-  if (!config_.tied && !own.defined()) loader.get("lm_head.weight", {config_.vocabulary, hidden});
-  output_ = config_.tied ? embedding_ : own;
+  const Loader loader(folder, config_, options);
+  embedding_ = loader.get("model.embed_tokens.weight");
+  last_norm_ = loader.get("model.norm.weight");
+  output_ = config_.tied ? embedding_ : loader.get("lm_head.weight");
   for (int64_t i = 0; i < config_.layers; ++i) {
     const std::string prefix = fmt::format("model.layers.{}.", i);
-    const auto linear = [&](const std::string& name, int64_t out, int64_t in, bool biased) {
-      return Linear{loader.get(prefix + name + ".weight", {out, in}),
-                    biased ? loader.get(prefix + name + ".bias", {out}) : at::Tensor()};
+    const auto linear = [&](const std::string& name) {
+      return Linear{loader.get(prefix + name + ".weight"),
+                    loader.get_if_there(prefix + name + ".bias")};
     };
     Layer layer;
-    layer.attention_norm = loader.get(prefix + "input_layernorm.weight", {hidden});
-    layer.mlp_norm = loader.get(prefix + "post_attention_layernorm.weight", {hidden});
-    if (config_.qk_norms) {
-      layer.q_norm = loader.get(prefix + "self_attn.q_norm.weight", {config_.head_dim});
-      layer.k_norm = loader.get(prefix + "self_attn.k_norm.weight", {config_.head_dim});
-    }
-    layer.q = linear("self_attn.q_proj", queries, hidden, config_.qkv_biases);
-    layer.k = linear("self_attn.k_proj", keys, hidden, config_.qkv_biases);
-    layer.v = linear("self_attn.v_proj", keys, hidden, config_.qkv_biases);
-    layer.o = linear("self_attn.o_proj", hidden, queries, config_.o_bias);
-    layer.gate = linear("mlp.gate_proj", config_.intermediate, hidden, config_.mlp_biases);
-    layer.up = linear("mlp.up_proj", config_.intermediate, hidden, config_.mlp_biases);
-    layer.down = linear("mlp.down_proj", hidden, config_.intermediate, config_.mlp_biases);
+    layer.attention_norm = loader.get(prefix + "input_layernorm.weight");
+    layer.mlp_norm = loader.get(prefix + "post_attention_layernorm.weight");
+    layer.q_norm = loader.get_if_there(prefix + "self_attn.q_norm.weight");
+    layer.k_norm = loader.get_if_there(prefix + "self_attn.k_norm.weight");
+    layer.q = linear("self_attn.q_proj");
+    layer.k = linear("self_attn.k_proj");
+    layer.v = linear("self_attn.v_proj");
+    layer.o = linear("self_attn.o_proj");
+    layer.gate = linear("mlp.gate_proj");
+    layer.up = linear("mlp.up_proj");
+    layer.down = linear("mlp.down_proj");
     layers_.push_back(std::move(layer));
   }
-  loader.finish();
   rope_ = data::Rope::of(config_.rope, config_.head_dim);
   rope_.frequencies = rope_.frequencies.to(options.device);
 }

@@ -17,6 +17,7 @@ class Weights {
   /// file is broken, or a name stands in two of them.
   explicit Weights(const std::filesystem::path& folder);
 
+  const std::filesystem::path& folder() const { return folder_; }
   bool has(const std::string& name) const { return entries_.contains(name); }
 
   /// The tensor, float32, float16 or bfloat16, its memory that of the file; it keeps the file

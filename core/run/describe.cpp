@@ -8,6 +8,7 @@
 #include "data/capture_info.h"
 #include "data/file_hash.h"
 #include "data/synthetic.h"
+#include "model/checkpoint.h"
 #include "model/config.h"
 #include "model/tokens_file.h"
 #include "model/weights.h"
@@ -20,15 +21,34 @@ data::ProbeChoice choice(const config::Probes& probes) {
 
 namespace {
 
+/// Throws Error where a token is none of the model's. `what` a row is, `first` the number of the
+/// first.
+void check_tokens(const at::Tensor& tokens, int64_t vocabulary, const std::filesystem::path& file,
+                  const std::string& what, int64_t first) {
+  const at::Tensor wrong = tokens.lt(0).logical_or_(tokens.ge(vocabulary)).nonzero();
+  if (wrong.size(0) == 0) return;
+  const auto row = wrong[0][0].item<int64_t>(), column = wrong[0][1].item<int64_t>();
+  throw Error(fmt::format(
+      "{}: token {} of {} {} is {}, outside the model's vocabulary of {}: the tokens "
+      "are of another tokenizer",
+      file.string(), column, what, first + row, tokens[row][column].item<int64_t>(), vocabulary));
+}
+
 /// What a whole-model item's passage or trials are.
 config::DatasetInfo describe_model(const config::DatasetItem& item) {
   const model::Config model = model::read_config(item.path);
+  const model::Weights weights(item.path);
+  model::check_weights(weights, model);
   // Prompt and answer of each trial are a sequence.
   const auto trials = [&] {
     const model::Needles read = needles(item);
     return at::cat({read.prompts, read.answers}, 1);
   };
-  const at::Tensor tokens = item.model->needles.empty() ? passage(item).unsqueeze(0) : trials();
+  const config::ModelRun& run = *item.model;
+  const bool is_text = run.needles.empty();
+  const at::Tensor tokens = is_text ? passage(item).unsqueeze(0) : trials();
+  check_tokens(tokens, model.vocabulary, is_text ? run.tokens : run.needles,
+               is_text ? "passage" : "'" + run.task + "', trial", is_text ? run.passage : 0);
   config::DatasetInfo info;
   info.batch = tokens.size(0);
   info.kv_heads = model.kv_heads;
@@ -41,8 +61,8 @@ config::DatasetInfo describe_model(const config::DatasetItem& item) {
   const at::Tensor ids = tokens.to(at::kInt).contiguous();
   info.token_ids = {ids.const_data_ptr<int32_t>(), ids.const_data_ptr<int32_t>() + ids.numel()};
   const std::string bytes(static_cast<const char*>(ids.const_data_ptr()), ids.nbytes());
-  info.content = sha256(data::cached_sha256(item.path / "config.json") +
-                        model::Weights(item.path).content() + sha256(bytes));
+  info.content =
+      sha256(data::cached_sha256(item.path / "config.json") + weights.content() + sha256(bytes));
   return info;
 }
 
@@ -53,9 +73,9 @@ at::Tensor passage(const config::DatasetItem& item) {
   const model::TokensFile file = model::read_tokens(run.tokens);
   const int64_t length = run.length > 0 ? run.length : file.tokens.size(1);
   if (run.passage >= file.tokens.size(0) || length > file.tokens.size(1)) {
-    throw Error(fmt::format("{}: holds {} passages of {} tokens, but {} of {} were asked for",
-                            run.tokens.string(), file.tokens.size(0), file.tokens.size(1),
-                            run.passage + 1, length));
+    throw Error(fmt::format(
+        "{}: holds {} passages of {} tokens, but {} of {} were asked for",
+        run.tokens.string(), file.tokens.size(0), file.tokens.size(1), run.passage + 1, length));
   }
   return file.tokens[run.passage].narrow(0, 0, length);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import h5py
@@ -139,6 +140,8 @@ def test_mistakes(kvlab: Kvlab) -> None:
         HEAD.replace("passages: 2", "passages: 3") + "methods: [kivi]\n")  # fmt: skip
     assert "expected 'kvlab.tokens/1'" in refused(HEAD.replace("text.h5", "needles.h5") + "methods: [kivi]\n")
     assert "measure needle needs a model with 'needles'" in refused(HEAD + "methods: [kivi]\nmeasure: [needle]\n")
+    missing = refused(HEAD.replace("tokens: text.h5, passages: 2", "needles: none.h5") + "methods: [kivi]\nmeasure: [needle]\n")
+    assert "none.h5" in missing and "it needs a dataset" not in missing
     assert "whole models have perplexity" in refused(HEAD + "methods: [kivi]\nmeasure: [error]\n")
     assert "expected a Hugging Face folder" in refused(HEAD.replace("path: model", "path: .") + "methods: [kivi]\n")
 
@@ -148,3 +151,30 @@ def test_a_calibration_lacks_layers(kvlab: Kvlab) -> None:
     (kvlab.folder / "wrong.yaml").write_text(HEAD + CALIBRATION.replace("calibration.h5", "one.h5")
                                              + "methods: [oscar_cov]\n")  # fmt: skip
     assert "has no layer 1" in kvlab.refused("run", "wrong.yaml").err
+
+
+def test_wrong_model_and_token_files_are_refused_before_anything_runs(kvlab: Kvlab) -> None:
+    def refused(text: str) -> str:
+        (kvlab.folder / "wrong.yaml").write_text(text + "methods: [kivi]\n")
+        return kvlab.refused("validate", "wrong.yaml").err
+
+    def with_tokens(name: str, place: tuple[int, int], token: int) -> str:
+        shutil.copy(kvlab.folder / "text.h5", kvlab.folder / name)
+        with h5py.File(kvlab.folder / name, "r+") as file:
+            file["tokens"][place] = token
+        return HEAD.replace("text.h5", name)
+
+    assert "odd.h5: token 7 of passage 1 is 60, outside the model's vocabulary of 60" in refused(with_tokens("odd.h5", (1, 7), 60))
+    assert "below.h5: token 0 of passage 0 is -1, outside" in refused(with_tokens("below.h5", (0, 0), -1))
+
+    def with_config(name: str, **changes: object) -> str:
+        folder = kvlab.folder / name
+        shutil.copytree(kvlab.folder / "model", folder)
+        config = json.loads((folder / "config.json").read_text()) | changes
+        (folder / "config.json").write_text(json.dumps(config))
+        return HEAD.replace("path: model", f"path: {name}")
+
+    assert "the weights lack 'model.layers.2." in refused(with_config("deeper", num_hidden_layers=3))
+    assert "the weights hold 'model.layers.1." in refused(with_config("shallower", num_hidden_layers=1))
+    assert "the weights lack 'lm_head.weight'" in refused(with_config("untied", tie_word_embeddings=False))
+    assert "config.json says [61, 32]" in refused(with_config("larger", vocab_size=61))
