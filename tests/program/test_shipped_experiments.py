@@ -53,9 +53,10 @@ def small_size(experiment: Path, model: Path) -> list[str]:
         return small_model(text, model)
     content = yaml.safe_load(text)
     edits = ["probes.count=8"]
-    if "common/passages.yaml" in text:
+    includes = str(content.get("include", ""))
+    if "common/passages.yaml" in includes:
         edits.append(f"dataset=[{PASSAGE}]")
-    elif "common/patterns.yaml" in text:
+    elif "common/patterns.yaml" in includes:
         edits += [f"dataset=[{PATTERN}]", "seeds=[0]"]
     items = content.get("dataset", [])
     for index, item in enumerate(items if isinstance(items, list) else [items]):
