@@ -73,9 +73,9 @@ at::Tensor passage(const config::DatasetItem& item) {
   const model::TokensFile file = model::read_tokens(run.tokens);
   const int64_t length = run.length > 0 ? run.length : file.tokens.size(1);
   if (run.passage >= file.tokens.size(0) || length > file.tokens.size(1)) {
-    throw Error(fmt::format(
-        "{}: holds {} passages of {} tokens, but {} of {} were asked for",
-        run.tokens.string(), file.tokens.size(0), file.tokens.size(1), run.passage + 1, length));
+    throw Error(fmt::format("{}: holds {} passages of {} tokens, but {} of {} were asked for",
+                            run.tokens.string(), file.tokens.size(0), file.tokens.size(1),
+                            run.passage + 1, length));
   }
   return file.tokens[run.passage].narrow(0, 0, length);
 }
