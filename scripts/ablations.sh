@@ -4,12 +4,14 @@
 # again.
 #
 # Usage: bash scripts/ablations.sh [--few] [NAME...]
-#   --few   two passages of each source instead of eight: a quarter of the time, no verdicts on claims
-#   NAME    only these experiments (grid, norm, …, claims)
+#        bash scripts/ablations.sh --times
+#   --few    two passages of each source instead of eight: a quarter of the time, no verdicts on claims
+#   --times  no run: the cells and seconds that stand in results/ablations, by experiment
+#   NAME     only these experiments (grid, norm, …, claims, claims_switches)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-few=() names=()
+few=() names=() times=""
 for option in "$@"; do
   case $option in
     --few) few=(--set 'dataset=[
@@ -17,6 +19,7 @@ for option in "$@"; do
       {source: capture, path: datasets/smollm2/passages/emma_0.h5, text: Austen},
       {source: capture, path: datasets/smollm2/passages/jargon_0.h5, text: Jargon File},
       {source: capture, path: datasets/smollm2/passages/jargon_4.h5, text: Jargon File}]') ;;
+    --times) times=1 ;;
     -h | --help) usage; exit 0 ;;
     -*) die "unknown option $option, see --help" ;;
     *) names+=("$option") ;;
@@ -24,8 +27,8 @@ for option in "$@"; do
 done
 
 for name in "${names[@]}"; do
-  [[ -e experiments/ablations/$name.yaml || $name == claims ]] ||
-    die "there is no experiment '$name'; choose from $(basename -s .yaml experiments/ablations/*.yaml | paste -sd ' ') claims"
+  [[ -e experiments/ablations/$name.yaml || $name == claims || $name == claims_switches ]] ||
+    die "there is no experiment '$name'; choose from $(basename -s .yaml experiments/ablations/*.yaml experiments/claims*.yaml | paste -sd ' ')"
 done
 
 # tables NAME: the options of `kvlab table` for the tables of an experiment, one table a line; `only BASE` before them keeps the
@@ -37,8 +40,9 @@ tables() {
       echo "--rows text,label --cols key.codec.grid --value wo_rel --against float_zero"
       ;;
     rounding) echo "--rows label --cols key.codec.rounding --value wo_rel --against half_even" ;;
-    scale_type)
+    scale_type | scale_type_synthetic)
       echo "--rows label --cols key.codec.params --value wo_rel --against fp32"
+      [[ $1 != *_synthetic ]] || echo "--rows dataset,label --cols key.codec.params --value wo_rel --against fp32"
       echo "--rows label --cols key.codec.params --value bits_at_32k"
       ;;
     norm)
@@ -86,15 +90,16 @@ tables() {
       echo "--rows label --cols tokens --value wo_rel"
       echo "--rows label --cols tokens --value bits_per_element"
       ;;
-    token_scale_type)
+    token_scale_type | token_scale_type_synthetic)
       echo "--rows label --cols key.token_scale_params --value wo_rel --against fp32"
+      [[ $1 != *_synthetic ]] || echo "--rows dataset,label --cols key.token_scale_params --value wo_rel --against fp32"
       echo "--rows key.token_scale_params --cols label --value bits_at_32k"
       ;;
     layers)
       echo "--rows label --value bits_per_element,bits_at_32k,bits_at_128k"
       for base in kivi oscar_cov oscar_ots; do echo "only $base --rows label --value wo_rel,attn_kl --against $base"; done
       ;;
-    dynamic_window)
+    dynamic_window | dynamic_window_synthetic)
       echo "--rows label --value bits_per_element,bits_at_32k,bits_at_128k"
       for base in kcvt_base oscar_ots; do
         for window in 32 128; do
@@ -119,7 +124,13 @@ tables() {
       echo "--rows dataset --cols label --value tni_block_mse"
       echo "--rows dataset --cols label --value out_rel"
       ;;
-    equal_bytes_own) echo "--rows label,key.codec.bits --value bits_per_element,bits_at_32k,bits_at_128k,wo_rel,attn_kl" ;;
+    equal_bytes_model)
+      echo "--rows label,group,key.codec.bits --value bits_per_element_hist,bits_at_32k,bits_at_128k,dnll"
+      echo "--rows group,key.codec.bits --cols label --value dnll --against kivi"
+      ;;
+    equal_bytes_own | equal_bytes_own_synthetic)
+      echo "--rows label,key.codec.bits --value bits_per_element,bits_at_32k,bits_at_128k,wo_rel,attn_kl"
+      ;;
     gaussian_limit) echo "--rows label --value bits_per_element_hist,k_nmse,v_nmse" ;;
     water_filling) echo "--rows label --value bits_per_element_hist,k_residual_trace,k_bits_needed" ;;
     *) echo "" ;;
@@ -129,21 +140,26 @@ tables() {
 # backend NAME: the packed one where it has every row of the experiment.
 backend() {
   case $1 in
-    additivity | additivity_model | bound | dynamic_window | equal_bytes | equal_bytes_own | gaussian_limit | rope_side | \
-      token_classes | token_scale_type | water_filling | claims) echo reference ;;
+    additivity | additivity_model | bound | dynamic_window* | equal_bytes* | gaussian_limit | rope_side | token_classes | \
+      token_scale_type* | water_filling | claims*) echo reference ;;
     *) echo cpu ;;
   esac
 }
 
-# picture NAME: the options of kvplot for the experiments that one of its kinds fits, nothing for the others.
-picture() {
+# pictures NAME: the options of kvplot, one picture a line; `as SUFFIX` before them adds to the picture's name.
+pictures() {
   case $1 in
     equal_bytes) echo "--kind pareto --x bits_per_element_hist" ;;
-    equal_bytes_own | dynamic_window) echo "--kind pareto --x bits_per_element" ;;
+    equal_bytes_model) echo "--kind pareto --x bits_per_element_hist --value dnll" ;;
+    equal_bytes_own* | dynamic_window*) echo "--kind pareto --x bits_per_element" ;;
     gaussian_limit) echo "--kind pareto --x bits_per_element_hist --value k_nmse" ;;
-    layers | scale_type | token_scale_type | window) echo "--kind pareto --x bits_at_32k" ;;
-    error_shares) echo "--kind cumulative" ;;
-    additivity | oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
+    layers | scale_type* | token_scale_type* | window) echo "--kind pareto --x bits_at_32k" ;;
+    error_shares*) echo "--kind cumulative" ;;
+    additivity)
+      echo "as keys --kind heads --value out_rel_k --only kivi --only oscar_ots --only oscar_cov"
+      echo "as values --kind heads --value out_rel_v --only kivi --only oscar_ots --only oscar_cov"
+      ;;
+    oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
     calibration) echo "--kind means --x text" ;;
     calibration_tokens) echo "--kind means --x calibration.tokens --where calibration.from=0" ;;
     centering) echo "--kind means --x key.center" ;;
@@ -159,7 +175,6 @@ picture() {
     oscar_cov_parts_synthetic) echo "--kind means --x group" ;;
     token_classes) echo "--kind means --value k_nmse --x dataset" ;;
     water_filling) echo "--kind pareto --x bits_per_element_hist --value k_residual_trace" ;;
-    *) echo "" ;;
   esac
 }
 
@@ -173,13 +188,20 @@ prepare_model() {
 # only BASE: of a Markdown table, the rows whose label begins with BASE.
 only() { awk -v base="$1" '!/^\|/ || /^\| (label|---) / || index($0, "| " base) == 1'; }
 
-# run_one FILE: runs an experiment, writes its tables and draws its picture; synthetic ones take no passages.
-run_one() {
-  local file=$1 name passages=() line options base
-  name=$(basename "$file" .yaml)
-  grep -q '^include:.*passages.yaml' "$file" && passages=("${few[@]}")
-  say "Running $file"
-  build/bin/kvlab run "$file" --backend "$(backend "$name")" "${passages[@]}" --out "results/ablations/$name.h5"
+# frontiers NAME: what no row with no more bits beats, for each error that the experiment of equal bytes has.
+frontiers() {
+  local name=$1 x=bits_per_element_hist rows=label,group,key.codec.bits values=(wo_rel attn_kl) value
+  [[ $name != equal_bytes_own* ]] || x=bits_per_element rows=label,key.codec.bits
+  [[ $name != equal_bytes_model ]] || values=(dnll)
+  for value in "${values[@]}"; do
+    python scripts/frontier.py "results/ablations/$name.h5" --x "$x" --rows "$rows" --value "$value"
+    echo
+  done
+}
+
+# report NAME: writes the tables of an experiment that was run, and draws its pictures.
+report() {
+  local name=$1 line options base suffix
   while read -r line; do
     mapfile -t options < <(xargs -r -n1 <<< "$line") # takes quotes
     base=""
@@ -188,16 +210,37 @@ run_one() {
     echo
   done < <(tables "$name") > "$out/$name.md"
   case $name in
+    claims_switches)
+      build/bin/kvlab claims "results/ablations/$name.h5" --json | python scripts/claims_table.py --switches >> "$out/$name.md"
+      ;;
     claims) build/bin/kvlab claims "results/ablations/$name.h5" --json | python scripts/claims_table.py >> "$out/$name.md" ;;
     gaussian_limit | water_filling) python scripts/wasted_bits.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
     token_classes) python scripts/token_classes.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
-    error_shares) python scripts/error_shares.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
+    error_shares*) python scripts/error_shares.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
     additivity_model) python scripts/sum_of_parts.py "results/ablations/$name.h5" >> "$out/$name.md" ;;
+    equal_bytes | equal_bytes_model | equal_bytes_own*) frontiers "$name" >> "$out/$name.md" ;;
   esac
-  read -r -a options < <(picture "$name")
-  ((${#options[@]} == 0)) || kvplot "results/ablations/$name.h5" "${options[@]}" --width text --out "$out/$name.svg"
+  while read -r -a options; do
+    suffix=""
+    [[ ${options[0]} != as ]] || { suffix=_${options[1]} options=("${options[@]:2}"); }
+    kvplot "results/ablations/$name.h5" "${options[@]}" --width text --out "$out/$name$suffix.svg"
+  done < <(pictures "$name")
 }
 
+# run_one FILE: synthetic experiments take no passages.
+run_one() {
+  local file=$1 name passages=()
+  name=$(basename "$file" .yaml)
+  grep -q '^include:.*passages.yaml' "$file" && passages=("${few[@]}")
+  say "Running $file"
+  build/bin/kvlab run "$file" --backend "$(backend "$name")" "${passages[@]}" --out "results/ablations/$name.h5"
+  report "$name"
+}
+
+if [[ -n $times ]]; then
+  python scripts/seconds.py results/ablations/*.h5
+  exit 0
+fi
 out=results/reference/ablations
 bash scripts/setup.sh
 build release kvlab
@@ -205,7 +248,7 @@ step passages "Capturing sixteen passages and two long texts into datasets/smoll
   python datasets/prepare_demo.py --out datasets/smollm2 --passages --long
 step model "Making models/smollm2 and four passages of token ids" prepare_model
 mkdir -p results/ablations "$out"
-for file in experiments/ablations/*.yaml experiments/claims.yaml; do
+for file in experiments/ablations/*.yaml experiments/claims*.yaml; do
   name=$(basename "$file" .yaml)
   if ((${#names[@]} == 0)) || [[ " ${names[*]} " == *" $name "* ]]; then run_one "$file"; fi
 done

@@ -1,4 +1,4 @@
-"""scripts/error_shares.py, token_classes.py, sum_of_parts.py, wasted_bits.py and claims_table.py on small files with numbers worked by hand."""
+"""scripts/error_shares.py, token_classes.py, sum_of_parts.py, wasted_bits.py, frontier.py and claims_table.py on small files with numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-from kvlab_program import REPOSITORY
+from experiment_text import synthetic, write
+from kvlab_program import REPOSITORY, Kvlab, program_path
+from results_file import rows as summary_rows
 
 
 def cells_of(script: str, *arguments: object, given: str | None = None) -> list[list[str]]:
@@ -103,3 +105,34 @@ def test_claims_table_has_a_column_a_switch() -> None:
     heading, row = cells_of("claims_table.py", "--switches", given=json.dumps([claim, alone]))
     assert heading == ["sentence", "as their sources run", "s", "t"]
     assert row == ["A is better than B", "0.500 [0.450, 0.550]", "**2.000 [1.800, 2.200]**", "0.600 [0.540, 0.660]"]
+
+
+def test_frontier(tmp_path: Path) -> None:
+    """A program that prints what `kvlab table` would: a is cheapest, c better, b dearer than a and as good, d and e dominated."""
+    means = "\n".join(["label,group,bits_x,wo_rel,wo_rel low,wo_rel high,cells", "d,32,3.0,0.30,0.28,0.32,8", "a,32,2.0,0.20,0.18,0.22,8",
+                       "b,32,2.5,0.21,0.2,0.22,8", "c,32,3.0,0.10,0.09,0.11,8", "e,32,4.0,0.15,0.14,0.16,8", "f,32,1.0,,,,0"])  # fmt: skip
+    off = {"a / 32": "label,group,wo_rel,wo_rel off low,wo_rel off high\nb,32,0.21,-0.1,0.2\nc,32,0.1,-0.6,0.1\na,32,0.2,,\nd,32,0.3,0.2,0.8\nf,32,,,\n",
+           "c / 32": "label,group,wo_rel,wo_rel off low,wo_rel off high\na,32,0.2,-0.1,2\nb,32,0.21,0.8,1.3\nc,32,0.1,,\nd,32,0.3,1,2\ne,32,0.15,0.2,0.8\n"}  # fmt: skip
+    program = tmp_path / "kvlab"
+    program.write_text(f"#!{sys.executable}\nimport sys\noff = {off!r}\n"
+                       f"print(off[sys.argv[-1]] if '--against' in sys.argv else {means!r})\n", encoding="utf-8")  # fmt: skip
+    program.chmod(0o755)
+    heading, *rows = cells_of("frontier.py", "r.h5", "--x", "bits_x", "--value", "wo_rel", "--rows", "label,group", "--kvlab", program)
+    assert heading == ["frontier of wo_rel", "bits_x", "wo_rel", "not distinguishable from it"]
+    assert rows == [["a / 32", "2.000", "0.2 ±0.02", "b / 32 (2.500)"],
+                    ["c / 32", "3.000", "0.1 ±0.01", "a / 32 (2.000)"]]  # c itself is no rival of a: it holds as much as the next  # fmt: skip
+
+
+def test_frontier_of_a_results_file(kvlab: Kvlab) -> None:
+    """With the program itself: what no row beats in both columns, its interval, and its label as `--against` takes it."""
+    write(kvlab.folder, methods=["int2_naive", "kivi", "kcvt_base", "oscar_ots", "quarot_token"],
+          dataset=[synthetic(passage=passage) for passage in range(4)])  # fmt: skip
+    kvlab.ok("run", "small.yaml")
+    _, *found = cells_of("frontier.py", kvlab.folder / "small.h5", "--x", "bits_per_element", "--value", "wo_rel", "--rows", "label",
+                         "--kvlab", program_path())  # fmt: skip
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in summary_rows(kvlab.folder / "small.h5"):
+        points.setdefault(row["label"], []).append((row["bits_per_element"], row["wo_rel"]))
+    means = {label: np.mean(values, axis=0) for label, values in points.items()}
+    expected = {label for label, mean in means.items() if not any((other <= mean).all() and (other < mean).any() for other in means.values())}
+    assert {row[0] for row in found} == expected and all("±" in row[2] for row in found)

@@ -22,8 +22,16 @@ from results_file import rows
 EXPERIMENTS = sorted(path for path in (REPOSITORY / "experiments").rglob("*.yaml")
                      if path.parent.name != "common" and not path.name.endswith(".published.yaml"))
 PASSAGE = "{source: capture, path: datasets/smollm2/eval_jargon.h5, layers: [10]}"
-PATTERN = "{source: synthetic, pattern: low_norm_sink, tokens: 512, kv_heads: 2, q_heads: 4, head_dim: 128}"
+SHAPE = "source: synthetic, pattern: low_norm_sink, kv_heads: 2, q_heads: 4, head_dim: 128"
+PATTERN = f"{{{SHAPE}, tokens: 512, calibration: {{{SHAPE}, tokens: 1024, passage: 1}}}}"
 LISTED = Path(__file__).with_name("unsupported_rows.txt")
+
+
+def whole_text(experiment: Path) -> str:
+    """Of a file and of what it includes."""
+    text = experiment.read_text(encoding="utf-8")
+    included = yaml.safe_load(text).get("include", [])
+    return "\n".join([text, *(whole_text(experiment.parent / name) for name in ([included] if isinstance(included, str) else included))])
 
 
 def needs_model(text: str) -> bool:
@@ -77,7 +85,7 @@ def small_size(experiment: Path, model: Path) -> list[str]:
         edits.append("sweep.grid.batch=[1, 3]")
     if len(axes.get("window.recent", [])) > 4:
         edits.append("sweep.grid.window.recent=[0, 32, 128]")
-    if "optr" in text or "learned" in text:
+    if "optr" in whole_text(experiment) or "learned" in text:
         # An axis of one value edits all methods that have the key.
         edits.append("sweep.grid.calibrate.steps=[2]")
     return [word for edit in edits for word in ("--set", edit)]
@@ -109,8 +117,8 @@ def test_there_are_experiments() -> None:
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda path: path.relative_to(REPOSITORY / "experiments").as_posix())
 def test_every_row_is_complete_or_listed(experiment: Path, kvlab: Kvlab, model: Path,
                                          request: pytest.FixtureRequest) -> None:
-    text = experiment.read_text(encoding="utf-8")
-    if any(word in text for word in ("source: capture", "common/passages.yaml")) and not needs_model(text):
+    text = whole_text(experiment)
+    if "source: capture" in text and not needs_model(text):
         request.getfixturevalue("smollm2")
     outcome = kvlab.ok("run", experiment, "--out", kvlab.folder / "small.h5", "--json",
                        *small_size(experiment, model), cwd=REPOSITORY)
