@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "attend_params.h"
+#include "attend_table.h"
 #include "mma.cuh"
 
 /// What the attention kernels share: their parameters, queries in shared memory, rotations, and the
@@ -103,10 +103,8 @@ __device__ __forceinline__ void hadamard_row(float (&x)[kPerLane], int lane) {
   for (int k = 0; k < kPerLane; ++k) x[k] *= norm;
 }
 
-/// Rows in shared memory are this many floats apart, so that lanes that read different rows meet no
-/// bank conflict.
 template <int kDim>
-inline constexpr int kRowStride = kDim + 4;
+inline constexpr int kRowStride = row_stride(kDim);
 
 /// Rows times a dense matrix, or its transpose. A warp makes 16 columns of all rows at a time, so
 /// that the block reads the matrix once, in pieces of 64 bytes that are on their way together.
@@ -252,14 +250,14 @@ __device__ __forceinline__ void load_queries(const AttendParams& p, const BlockP
   }
 }
 
-/// After load_queries; synchronises the block. `rotates`: the tile meets packed keys.
+/// After load_queries; synchronises the block.
 template <int kDim>
 __device__ __forceinline__ QueryTile<kDim> rotate_queries(const AttendParams& p,
                                                           const BlockPlace& at, float* shared,
-                                                          int rows, bool rotates) {
+                                                          int rows) {
   __syncthreads();
   QueryTile<kDim> tile{shared, shared};
-  if (rotates && p.args.key_rotation.kind != Rotation::Kind::none) {
+  if (p.args.key_rotation.kind != Rotation::Kind::none) {
     tile.rotated = shared + rows * kRowStride<kDim>;
     rotate_rows<false, kDim>(p.args.key_rotation, at.head, tile.raw, tile.rotated, rows);
     __syncthreads();
@@ -281,19 +279,14 @@ __device__ __forceinline__ float center_logit(const AttendParams& p, int head,
   return sum * scale_log2;
 }
 
-/// Rows of a warp's output are this far apart: the lanes of a fragment then write to banks of their
-/// own.
 template <int kDim>
-inline constexpr int kOutputStride = kDim + 8;
+inline constexpr int kOutputStride = output_stride(kDim);
 
-/// Memory of the end of a block: one warp's unscaled output [rows, kOutputStride] each, and (m, l)
-/// [warps, rows].
-struct MergeSpace {
-  float* outputs;  // warp w's at outputs + w · stride
-  int stride;      // floats
-  float* maxima;   // [warps, rows]
-  float* sums;
-  float* plain;  // [rows, kRowStride]: room for what is rotated, apart from the outputs
+/// Parts of a sum over tokens, one a warp, in shared memory: [rows, kOutputStride] each, a row
+/// being its unscaled output, base-2 maximum and sum of weights.
+struct WarpParts {
+  float* memory;  // warp w's at memory + w · stride
+  int stride;     // floats
 };
 
 /// The vector of columns that a thread has of its row.
@@ -363,11 +356,11 @@ struct RowPart {
 };
 
 /// After all warps wrote their part: joins them, hands the block's part to the last block of the
-/// head (or is it), and writes the output. kRows: rows of a tile. `is_window`: this block's part is
-/// in the captured space.
+/// head (or is it), and writes the output. kRows: rows of a tile. `window`: of the tokens in 16
+/// bits, in the captured space. `plain`: [rows, kRowStride] floats, room for what is rotated.
 template <int kDim, int kRows>
-__device__ void finish_block(const AttendParams& p, const BlockPlace& at, const MergeSpace& space,
-                             int warps, bool is_window) {
+__device__ void finish_block(const AttendParams& p, const BlockPlace& at, const WarpParts& history,
+                             const WarpParts& window, float* plain, int warps) {
   constexpr int kWidth =
       kRows * kDim / 256 >= 4 ? 4 : 2;  // columns of one row that a thread has at a time
   constexpr int kSteps = kDim / kWidth;
@@ -377,14 +370,16 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
   constexpr float kLn2 = 0.6931471805599453f;
   __shared__ bool last;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const int parts = p.splits + p.window;
   const std::int64_t item = static_cast<std::int64_t>(at.sequence) * gridDim.y + blockIdx.y;
-  float* all = p.partial + item * parts * kPart;
-  const bool window_alone = parts == 1 && is_window;
-  const bool rotates = p.args.value_rotation.kind != Rotation::Kind::none && !window_alone;
+  const int blocks = p.splits + p.window;
+  const bool has_history = at.split < p.splits;
+  const bool has_window = p.inside || !has_history;
+  float* all = p.partial + item * (p.splits + p.window_parts()) * kPart;
+  float* all_windows = all + static_cast<std::int64_t>(p.splits) * kPart;
+  const bool rotates = p.args.value_rotation.kind != Rotation::Kind::none;
   __syncthreads();
 
-  const auto join_warps = [&](int row, int column) {
+  const auto join_warps = [&](const WarpParts& parts, int row, int column) {
     RowPart<kWidth> part;
     part.clear();
 #pragma unroll 1
@@ -393,40 +388,40 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       Columns<kWidth> values[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        tops[i] = space.maxima[(first + i) * kRows + row];
-        sums[i] = space.sums[(first + i) * kRows + row];
-        values[i].load(space.outputs + (first + i) * space.stride + row * kOutputStride<kDim> +
-                       column);
+        const float* from = parts.memory + (first + i) * parts.stride + row * kOutputStride<kDim>;
+        values[i].load(from + column);
+        tops[i] = from[kDim];
+        sums[i] = from[kDim + 1];
       }
       part.add(tops, sums, values);
     }
     return part;
   };
-  const auto join_parts = [&](int row, int column) {
+  const auto join_parts = [&](const float* all, int count, int row, int column) {
     RowPart<kWidth> part;
     part.clear();
 #pragma unroll 1
-    for (int first = 0; first < p.splits; first += kTogether) {
+    for (int first = 0; first < count; first += kTogether) {
       float tops[kTogether], sums[kTogether];
       Columns<kWidth> values[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const float* from = all + static_cast<std::int64_t>(min(first + i, p.splits - 1)) * kPart;
+        const float* from = all + static_cast<std::int64_t>(min(first + i, count - 1)) * kPart;
         values[i].load_past_l1(from + row * kDim + column);
         tops[i] = __ldcg(from + kRows * kDim + row);
         sums[i] = __ldcg(from + kRows * kDim + kRows + row);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (first + i >= p.splits) tops[i] = kNothing, sums[i] = 0.0f;
+        if (first + i >= count) tops[i] = kNothing, sums[i] = 0.0f;
       }
       part.add(tops, sums, values);
     }
     return part;
   };
-  // Where history has to be rotated, its columns and the window's wait in shared memory. The warps'
-  // parts are read by then, unless the block is alone, and then there is no window.
-  float* window_columns = space.outputs + kRows * kRowStride<kDim>;
+  // Where history has to be rotated, its columns and the window's wait in shared memory: the
+  // window's where its first warp's were, which no other thread reads.
+  float* window_columns = window.memory;
   const auto write = [&](int row, int column, const Columns<kWidth>& columns) {
     const int absolute = at.row_tile * kRows + row;
     if (absolute >= row_count(p)) return;
@@ -443,8 +438,9 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     history.columns.scale(a * inverse);
     window.columns.scale(b * inverse);
     if (rotates) {
-      history.columns.store(space.plain + row * kRowStride<kDim> + column);
-      if (parts > 1) window.columns.store(window_columns + row * kRowStride<kDim> + column);
+      history.columns.store(plain + row * kRowStride<kDim> + column);
+      if (p.window_parts())
+        window.columns.store(window_columns + row * kOutputStride<kDim> + column);
     } else {
       history.columns.add(1.0f, window.columns);
       write(row, column, history.columns);
@@ -456,12 +452,16 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     }
   };
 
-  if (parts > 1) {
-    float* mine = all + static_cast<std::int64_t>(at.split) * kPart;
+  if (blocks > 1) {
 #pragma unroll 1
-    for (int i = thread; i < kItems; i += threads) {
-      const int row = i / kSteps, column = i % kSteps * kWidth;
-      const RowPart<kWidth> part = join_warps(row, column);
+    for (int i = thread; i < (has_history + has_window) * kItems; i += threads) {
+      const bool is_window = !has_history || i >= kItems;
+      const int row = i % kItems / kSteps, column = i % kSteps * kWidth;
+      const WarpParts parts{is_window ? window.memory : history.memory,
+                            is_window ? window.stride : history.stride};
+      const RowPart<kWidth> part = join_warps(parts, row, column);
+      const int place = at.split + (is_window && has_history ? p.splits : 0);
+      float* mine = all + static_cast<std::int64_t>(place) * kPart;
       part.columns.store(mine + row * kDim + column);
       if (column == 0) {
         mine[kRows * kDim + row] = part.top;
@@ -475,9 +475,9 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       unsigned turn;
       asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
                    : "=r"(turn)
-                   : "l"(p.ticket + item), "r"(parts - 1)
+                   : "l"(p.ticket + item), "r"(blocks - 1)
                    : "memory");
-      last = turn == static_cast<unsigned>(parts - 1);
+      last = turn == static_cast<unsigned>(blocks - 1);
     }
     __syncthreads();
     if (!last) return;
@@ -485,36 +485,30 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
 #pragma unroll 1
   for (int i = thread; i < kItems; i += threads) {
     const int row = i / kSteps, column = i % kSteps * kWidth;
-    RowPart<kWidth> history, window;
-    history.clear();
-    window.clear();
-    if (parts == 1) {
-      (is_window ? window : history) = join_warps(row, column);
+    RowPart<kWidth> of_history, of_window;
+    of_window.clear();
+    if (blocks == 1) {
+      of_history = join_warps(history, row, column);
+      if (p.inside) of_window = join_warps(window, row, column);
     } else {
-      if (p.window) {
-        const float* from = all + static_cast<std::int64_t>(p.splits) * kPart;
-        window.columns.load_past_l1(from + row * kDim + column);
-        window.top = __ldcg(from + kRows * kDim + row);
-        window.sum = __ldcg(from + kRows * kDim + kRows + row);
-      }
-      history = join_parts(row, column);
+      of_history = join_parts(all, p.splits, row, column);
+      if (p.window_parts()) of_window = join_parts(all_windows, p.window_parts(), row, column);
     }
-    join(row, column, history, window);
+    join(row, column, of_history, of_window);
   }
   if (!rotates) return;
   __syncthreads();
-  float* rotated =
-      p.args.value_rotation.kind == Rotation::Kind::dense ? space.outputs : space.plain;
-  rotate_rows<true, kDim>(p.args.value_rotation, at.head, space.plain, rotated, kRows);
+  float* rotated = p.args.value_rotation.kind == Rotation::Kind::dense ? history.memory : plain;
+  rotate_rows<true, kDim>(p.args.value_rotation, at.head, plain, rotated, kRows);
   __syncthreads();
 #pragma unroll 1
   for (int i = thread; i < kItems; i += threads) {
     const int row = i / kSteps, column = i % kSteps * kWidth;
     Columns<kWidth> columns;
     columns.load(rotated + row * kRowStride<kDim> + column);
-    if (parts > 1) {
+    if (p.window_parts()) {
       Columns<kWidth> window;
-      window.load(window_columns + row * kRowStride<kDim> + column);
+      window.load(window_columns + row * kOutputStride<kDim> + column);
       columns.add(1.0f, window);
     }
     write(row, column, columns);

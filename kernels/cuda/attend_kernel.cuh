@@ -14,15 +14,15 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
   constexpr int kDim = T::kDim, kRows = T::kRows;
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ std::uint64_t barriers[kTunedWarps * kStages];
-  __shared__ float maxima[kTunedWarps * kRows], sums[kTunedWarps * kRows];
   __shared__ typename T::Workshop shop;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
   constexpr int kRing = kStages * T::kRecord;
   auto* query_memory = reinterpret_cast<float*>(memory + warps * kRing);
-  const MergeSpace space{reinterpret_cast<float*>(memory), kRing / 4, maxima, sums, query_memory};
-  const bool is_window = static_cast<int>(blockIdx.x) == p.splits;
+  const WarpParts history_parts{reinterpret_cast<float*>(memory), kRing / 4};
+  const WarpParts window_parts{query_memory + 2 * kRows * kRowStride<kDim>,
+                               kRows * kOutputStride<kDim>};
   unsigned char* records = memory + warp * kRing;
   const CopyRing<T::kRecord> ring(records, barriers + warp * kStages, p.bulk != 0, lane);
   BlockPlace at = block_coordinates(p);
@@ -40,37 +40,42 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
     const int record = first + (turn + lane) * step;
     if (record < end) pages = table[record];
   };
-  if (p.interleave && !is_window) look_up(0, p.cache.table_stride);
+  if (p.interleave) look_up(0, p.cache.table_stride);
   load_queries<kDim>(p, at, query_memory, kRows);
   fill_in_lengths(p, tokens, at);
 
-  if (is_window) {
-    // Tokens in 16 bits meet the queries as they came, but where keys are packed before their
-    // values (flush rule kivi).
-    const bool rotates = at.ends.key > at.ends.value;
-    const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows, rotates);
-    window_part<kDim, kRows>(p, at, tile, space, warp, warps);
-  } else {
-    const int history = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
-    int end = (history + kRecordTokens - 1) / kRecordTokens;
-    if (!p.interleave) {
-      const int chunk = (end + p.splits - 1) / p.splits;
-      first = at.split * chunk + warp;
-      step = warps;
-      end = min(at.split * chunk + chunk, end);
-      look_up(0, end);
-    }
-    const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
-    const std::int64_t page_bytes = static_cast<std::int64_t>(p.cache.kv_heads) * T::kRecord;
-    const auto ask = [&](int turn) {
-      if (turn > 0 && turn % kWarp == 0) look_up(turn, end);
-      const int page = __shfl_sync(0xffffffffu, pages, turn % kWarp);
-      ring.ask(turn, first + turn * step < end ? heads + page * page_bytes : nullptr);
-    };
+  const bool has_history = at.split < p.splits;
+  const int history = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
+  int end = has_history ? (history + kRecordTokens - 1) / kRecordTokens : 0;
+  if (!p.interleave) {
+    const int chunk = (end + p.splits - 1) / p.splits;
+    first = at.split * chunk + warp;
+    step = warps;
+    end = min(at.split * chunk + chunk, end);
+    look_up(0, end);
+  }
+  const std::uint8_t* heads = p.cache.pool + static_cast<std::int64_t>(at.head) * T::kRecord;
+  const std::int64_t page_bytes = static_cast<std::int64_t>(p.cache.kv_heads) * T::kRecord;
+  const auto ask = [&](int turn) {
+    if (turn > 0 && turn % kWarp == 0) look_up(turn, end);
+    const int page = __shfl_sync(0xffffffffu, pages, turn % kWarp);
+    ring.ask(turn, first + turn * step < end ? heads + page * page_bytes : nullptr);
+  };
 #pragma unroll
-    for (int i = 0; i < kStages; ++i) ask(i);
+  for (int i = 0; i < kStages; ++i) ask(i);
 
-    const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows, true);
+  const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows);
+  // The window waits for memory and the history for instructions: of blocks side by side one has
+  // the one while another has the other.
+  const bool window_last = has_history && (at.sequence + at.head) % 2 != 0;
+#pragma unroll 1
+  for (int phase = 0; phase < 2; ++phase) {
+    if ((phase == 1) == window_last) {
+      if (p.inside || !has_history)
+        window_part<kDim, kRows>(p, at, tile, window_parts, warp, warps);
+      continue;
+    }
+    if (!has_history) continue;
     const typename T::Queries queries = T::make_queries(p, at, tile, shop, warp, warps, lane);
     const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
     typename T::State state;
@@ -93,10 +98,10 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
       ask(turn + kStages);
     }
     __syncwarp();
-    T::hand_over(state, queries, space, warp, lane);
+    T::hand_over(state, queries, history_parts, warp, lane);
   }
   release_successor();
-  finish_block<kDim, kRows>(p, at, space, warps, is_window);
+  finish_block<kDim, kRows>(p, at, history_parts, window_parts, query_memory, warps);
 }
 
 template <int kIndex>
@@ -108,9 +113,7 @@ void launch_tuned(const AttendParams& p, int warps, Stream stream) {
     return true;
   }();
   static_cast<void>(raised);
-  const bool rotates = p.args.key_rotation.kind != Rotation::Kind::none;
-  const int bytes =
-      warps * kStages * T::kRecord + (rotates ? 2 : 1) * T::kRows * kRowStride<T::kDim> * 4;
+  const int bytes = shared_bytes(kInstances[kIndex], warps, p.window_parts() > 0);
   const dim3 grid(static_cast<unsigned>(p.splits + p.window),
                   static_cast<unsigned>(p.cache.kv_heads * p.row_tiles),
                   static_cast<unsigned>(p.cache.batch));

@@ -73,7 +73,6 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   plan.rows = plan.instance < 0 ? kRuntimeRows : kInstances[plan.instance].rows;
   plan.row_tiles = (rows + plan.rows - 1) / plan.rows;
   plan.bulk = device.major >= 9 && wanted != "sm_80";
-  plan.window = cache.sink_capacity > 0 || cache.recent_capacity > 0 ? 1 : 0;
 
   const int items = cache.batch * cache.kv_heads * plan.row_tiles;
   const int records = (max_tokens + block_tokens(cache.format) - 1) / block_tokens(cache.format);
@@ -81,18 +80,34 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   // of four, two on each, and many as three, which then need no split.
   const bool few = items <= device.multiprocessors / 2;
   const bool many = items > device.multiprocessors;
-  plan.warps = plan.instance < 0 ? kRuntimeWarps : few ? 8 : 4;
   const int places = device.multiprocessors * (few ? 1 : many ? 3 : 2);
-  const int least_records = plan.warps;
-  plan.splits = std::clamp(places / items - plan.window, 1,
-                           std::max(1, (records + least_records - 1) / least_records));
+  const int window_tokens = cache.sink_capacity + cache.recent_capacity;
+  plan.warps = plan.instance < 0 ? kRuntimeWarps : few ? 8 : 4;
+  if (plan.instance >= 0 &&
+      shared_bytes(kInstances[plan.instance], plan.warps, window_tokens > 0) > kMostSharedBytes) {
+    plan.warps = 4;
+  }
+  const int most = std::max(1, (records + plan.warps - 1) / plan.warps);
+  const int share = std::max(1, places / items);  // of the places, a sequence's
+  plan.splits = std::min(share, most);
+  if (window_tokens > 0) {
+    // A block of its own takes records from none, inside takes each block some time (16 records'
+    // where blocks are of eight warps): whichever is less.
+    plan.inside = share == 1 || records > (few ? 16 : 64) * share * (share - 1);
+    if (!plan.inside) {
+      plan.splits = std::min(share - 1, most);
+      const int useful = (window_tokens + kTile * plan.warps - 1) / (kTile * plan.warps);
+      plan.window = std::clamp(share - plan.splits, 1, useful);
+    }
+  }
   // Taking records in turn lets table look-ups start before the length is known; with more splits
   // side by side a stretch each is kinder to the memory.
   plan.interleave = few || plan.splits == 1;
 
-  const int parts = plan.splits + plan.window;
+  const int window_parts = plan.inside ? plan.splits : plan.window;
+  const int parts = plan.splits + plan.window > 1 ? plan.splits + window_parts : 0;
   const std::int64_t part_bytes = static_cast<std::int64_t>(plan.rows) * (cache.format.dim + 2) * 4;
-  plan.scratch_bytes = ticket_bytes(cache, plan) + (parts > 1 ? items * parts * part_bytes : 0);
+  plan.scratch_bytes = ticket_bytes(cache, plan) + items * parts * part_bytes;
   return plan;
 }
 
@@ -106,6 +121,7 @@ void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& ar
       reinterpret_cast<float*>(static_cast<char*>(scratch) + ticket_bytes(cache, plan));
   params.splits = plan.splits;
   params.window = plan.window;
+  params.inside = plan.inside ? 1 : 0;
   params.row_tiles = plan.row_tiles;
   // Table look-ups ahead of the length are bounded by the stride; a shared row does not tell its
   // own.

@@ -16,8 +16,7 @@ template <int kDim>
 struct Shared {
   alignas(16) float queries[2 * kRows * kRowStride<kDim>];
   float outputs[kWarps * kRows * kOutputStride<kDim>];
-  float maxima[kWarps * kRows];
-  float sums[kWarps * kRows];
+  float window_outputs[kWarps * kRows * kOutputStride<kDim>];
   float weights[kWarps][kRows][kTile];
 };
 
@@ -143,8 +142,9 @@ __device__ void history_part(const AttendParams& p, const BlockPlace& at,
 #pragma unroll
     for (int step = 1; step < kWarp; step *= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
     if (lane == 0) {
-      shared.maxima[warp * kRows + row] = top[row];
-      shared.sums[warp * kRows + row] = total;
+      float* numbers = shared.outputs + (warp * kRows + row) * kOutputStride<kDim> + kDim;
+      numbers[0] = top[row];
+      numbers[1] = total;
     }
 #pragma unroll
     for (int i = 0; i < kDim / 8; ++i) {
@@ -166,16 +166,14 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   BlockPlace at = block_coordinates(p);
   fill_in_lengths(p, p.cache.tokens[at.sequence], at);
   load_queries<kDim>(p, at, shared.queries, kRows);
-  const QueryTile<kDim> queries = rotate_queries<kDim>(p, at, shared.queries, kRows, true);
-  const MergeSpace space{shared.outputs, kRows * kOutputStride<kDim>, shared.maxima, shared.sums,
-                         shared.queries};
-  const bool is_window = at.split == p.splits;
-  if (is_window) {
-    window_part<kDim, kRows>(p, at, queries, space, warp, kWarps);
-  } else {
-    history_part<kDim>(p, at, queries, shared, warp, lane);
-  }
-  finish_block<kDim, kRows>(p, at, space, kWarps, is_window);
+  const QueryTile<kDim> queries = rotate_queries<kDim>(p, at, shared.queries, kRows);
+  constexpr int kStride = kRows * kOutputStride<kDim>;
+  const WarpParts window_parts{shared.window_outputs, kStride};
+  const bool has_history = at.split < p.splits;
+  if (p.inside || !has_history)
+    window_part<kDim, kRows>(p, at, queries, window_parts, warp, kWarps);
+  if (has_history) history_part<kDim>(p, at, queries, shared, warp, lane);
+  finish_block<kDim, kRows>(p, at, {shared.outputs, kStride}, window_parts, shared.queries, kWarps);
 }
 
 template <int kDim>

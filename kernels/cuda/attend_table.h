@@ -7,7 +7,14 @@
 /// belong here.
 namespace kvlab::kernels::cuda {
 
-inline constexpr int kTunedWarps = 8;  // at most, of a block
+inline constexpr int kTunedWarps = 8;                // at most, of a block
+inline constexpr int kStages = 2;                    // records that are on their way to a warp
+inline constexpr int kMostSharedBytes = 220 * 1024;  // dynamic, of a block
+
+/// Rows of queries, and of a warp's output, in shared memory are so many floats apart that lanes
+/// that read different rows, and those of a fragment that write, meet no bank conflict.
+constexpr int row_stride(int dim) { return dim + 4; }
+constexpr int output_stride(int dim) { return dim + 8; }
 
 /// A format and the number of query rows that share a pass over it: 4 (with 8-bit products where
 /// keys are per token and of 2 bits), 8 or 16.
@@ -77,6 +84,15 @@ inline constexpr Instance kInstances[] = {
 };
 inline constexpr int kInstanceCount = static_cast<int>(sizeof kInstances / sizeof kInstances[0]);
 static_assert(kInstanceCount <= 48);
+
+/// Shared memory of a block: each warp's records, queries as they came and rotated, and each warp's
+/// output of the tokens in 16 bits, if there are any.
+constexpr int shared_bytes(const Instance& instance, int warps, bool window) {
+  const int dim = instance.format.dim;
+  const int queries = 2 * instance.rows * row_stride(dim) * 4;
+  const int outputs = window ? warps * instance.rows * output_stride(dim) * 4 : 0;
+  return warps * kStages * layout_of(instance.format).bytes + queries + outputs;
+}
 
 /// Runs an instance. `warps` of a block.
 using Launch = void (*)(const AttendParams& params, int warps, Stream stream);

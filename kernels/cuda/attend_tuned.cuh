@@ -26,7 +26,6 @@
 namespace kvlab::kernels::cuda {
 
 inline constexpr int kRecordTokens = 64;
-inline constexpr int kMostSharedBytes = 220 * 1024;  // dynamic, of a block
 inline constexpr float kStart = 6.0f;        // a new reference is this far below the largest logit
 inline constexpr float kHeadroom = 10.0f;    // P stays under 2^10 …
 inline constexpr float kLargeScale = 60.0f;  // … and P times a value scale within fp16
@@ -248,7 +247,7 @@ struct Tuned {
 
   /// The warp's part, unscaled, for the merge.
   static __device__ __forceinline__ void hand_over(const State& state, const Queries& q,
-                                                   const MergeSpace& space, int warp, int lane);
+                                                   const WarpParts& parts, int warp, int lane);
 };
 
 }  // namespace kvlab::kernels::cuda

@@ -170,10 +170,10 @@ __device__ __forceinline__ float Tuned<kIndex>::value_scale_bound(const unsigned
 
 template <int kIndex>
 __device__ __forceinline__ void Tuned<kIndex>::hand_over(const State& state, const Queries& q,
-                                                         const MergeSpace& space, int warp,
+                                                         const WarpParts& parts, int warp,
                                                          int lane) {
   const int g = lane / 4, t = lane % 4;
-  float* output = space.outputs + warp * space.stride;
+  float* output = parts.memory + warp * parts.stride;
   constexpr float kSign = kOffset ? -1.0f : 1.0f;
 #pragma unroll
   for (int i = 0; i < kColumns; ++i) {
@@ -188,8 +188,8 @@ __device__ __forceinline__ void Tuned<kIndex>::hand_over(const State& state, con
       sum = sum_over_rows(state.sums[0][i] + kValueK * state.sums[1][i]);
     }
     if (g == 0) {
-      space.maxima[warp * kRows + row] = state.reference[i] + q.bias[i];
-      space.sums[warp * kRows + row] = sum;
+      output[row * kOutputStride<kDim> + kDim] = state.reference[i] + q.bias[i];
+      output[row * kOutputStride<kDim> + kDim + 1] = sum;
     }
 #pragma unroll
     for (int m = 0; m < kMTiles; ++m) {

@@ -4,8 +4,8 @@
 #include "mma.cuh"
 #include "packed_number.cuh"
 
-/// Attention over the tokens that are held in 16 bits: sink and recent window. One block does them
-/// all, in the space of the captured tensors, and joins the merge as one more part.
+/// Attention over the tokens that are held in 16 bits: sink and recent window, in the space of the
+/// captured tensors. The merge adds them to what became of the history.
 namespace kvlab::kernels::cuda {
 
 /// Channel of a row of product m: word 2(m%2) + row/8 of the 16 bytes that lane t = row%8/2 loads
@@ -88,7 +88,7 @@ __device__ float packed_key_logit(const AttendParams& p, const BlockPlace& at,
 
 template <int kDim, int kRows, bool kBf16>
 __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
-                             const QueryTile<kDim>& queries, const MergeSpace& space, int warp,
+                             const QueryTile<kDim>& queries, const WarpParts& parts, int warp,
                              int warps) {
   constexpr int kTiles = kRows > 8 ? 2 : 1;
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
@@ -100,7 +100,9 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
   WarpState<kDim, kTiles> state;
   state.clear();
 
-  for (int first = warp * kTile; first < count; first += warps * kTile) {
+  const int shares = p.window_parts(), share = p.inside ? at.split : at.split - p.splits;
+  for (int first = (share + shares * warp) * kTile; first < count;
+       first += shares * warps * kTile) {
     int token[2];
     bool there[2];
     const std::uint16_t *keys[2], *values[2];
@@ -223,7 +225,7 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
     }
   }
 
-  float* output = space.outputs + warp * space.stride;
+  float* output = parts.memory + warp * parts.stride;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -232,8 +234,8 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
       const float sum = sum_over_rows(state.sum[n][column]);
       if (row >= kRows) continue;
       if (g == 0) {
-        space.maxima[warp * kRows + row] = state.maximum[n][column];
-        space.sums[warp * kRows + row] = sum;
+        output[row * kOutputStride<kDim> + kDim] = state.maximum[n][column];
+        output[row * kOutputStride<kDim> + kDim + 1] = sum;
       }
 #pragma unroll
       for (int m = 0; m < kDim / 16; ++m) {
@@ -245,16 +247,16 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
   }
 }
 
-/// The part of sink and recent window, by all warps of a block, into `space`. Inlined: a call's
+/// A block's share of sink and recent window, by all its warps, into `parts`. Inlined: a call's
 /// register convention binds the history's loop.
 template <int kDim, int kRows>
 __device__ __forceinline__ void window_part(const AttendParams& p, const BlockPlace& at,
-                                            const QueryTile<kDim>& queries, const MergeSpace& space,
+                                            const QueryTile<kDim>& queries, const WarpParts& parts,
                                             int warp, int warps) {
   if (p.cache.format.window == Type::bf16) {
-    window_tiles<kDim, kRows, true>(p, at, queries, space, warp, warps);
+    window_tiles<kDim, kRows, true>(p, at, queries, parts, warp, warps);
   } else {
-    window_tiles<kDim, kRows, false>(p, at, queries, space, warp, warps);
+    window_tiles<kDim, kRows, false>(p, at, queries, parts, warp, warps);
   }
 }
 

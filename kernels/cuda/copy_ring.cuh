@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
+#include "attend_table.h"
+
 /// Copies from global to shared memory that run beside the arithmetic: a private ring of two
 /// records a warp, so that the main loop needs no barrier of the block. (Three and four records
 /// were no faster.)
 namespace kvlab::kernels::cuda {
-
-inline constexpr int kStages = 2;
 
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));

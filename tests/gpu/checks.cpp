@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "decoder_checks.h"
 #include "twin.h"
 
 namespace kvlab::gpu_check {
@@ -665,6 +666,7 @@ std::vector<Case> all_cases(bool small) {
   add_dequantize(all);
   add_steps(all);
   add_attend(all, small);
+  add_decoder(all);
   return all;
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <stdexcept>
 
 #include "catch.h"
@@ -65,14 +66,43 @@ TEST_CASE("rows of a plan hold all query heads and tokens") {
   }
 }
 
-TEST_CASE("a window adds one block and scratch memory holds every part") {
+TEST_CASE(
+    "tokens in 16 bits have blocks of their own or go with the history's; each part has memory") {
   if (!has_plans()) return;
-  CacheView cache = cache_of(f2(), 3, 4);
-  cache.sink_capacity = 64;
-  const auto plan = cuda::plan_attend(cache, queries(16, 1), 32768, kH200);
-  CHECK(plan.window == 1);
-  const std::int64_t items = 3 * 4 * plan.row_tiles;
-  CHECK(plan.scratch_bytes >= items * 4 + items * (plan.splits + 1) * plan.rows * (128 + 2) * 4);
+  for (const int batch : {1, 2, 3, 4, 8, 9, 16, 17, 32, 48, 300}) {
+    for (const int tokens : {1, 64, 4096, 32768, 131072, 1 << 20}) {
+      CacheView cache = cache_of(f2(), batch, 8);
+      const auto without = cuda::plan_attend(cache, queries(32, 1), tokens, kH200);
+      CHECK_FALSE(without.inside);
+      CHECK(without.window == 0);
+      cache.sink_capacity = 64;
+      cache.recent_capacity = 288;
+      const auto plan = cuda::plan_attend(cache, queries(32, 1), tokens, kH200);
+      CHECK(plan.inside == (plan.window == 0));
+      CHECK(plan.splits >= 1);
+      CHECK(plan.splits + plan.window <= std::max(1, 3 * kH200.multiprocessors / (8 * batch)));
+      const std::int64_t items = 8 * batch * plan.row_tiles;
+      const int blocks = plan.splits + plan.window;
+      const int parts = blocks > 1 ? plan.splits + (plan.inside ? plan.splits : plan.window) : 0;
+      CHECK(plan.scratch_bytes >= items * 4 + items * parts * plan.rows * (128 + 2) * 4);
+    }
+  }
+}
+
+TEST_CASE("a window takes as few places from the history as it can") {
+  if (!has_plans()) return;
+  const auto plan_of = [](int batch, int tokens) {
+    CacheView cache = cache_of(f1(), batch, 8);
+    cache.sink_capacity = 64;
+    cache.recent_capacity = 257;
+    return cuda::plan_attend(cache, queries(32, 1), tokens, kH200);
+  };
+  CHECK(plan_of(1, 4096).splits == 8);    // all that its records ask for …
+  CHECK(plan_of(1, 4096).window == 3);    // … and free places for the window
+  CHECK(plan_of(1, 32768).splits == 15);  // of 16
+  CHECK(plan_of(8, 32768).splits == 2);   // one of its own would halve the history's
+  CHECK(plan_of(8, 32768).inside);
+  CHECK(plan_of(48, 4096).inside);
 }
 
 TEST_CASE(

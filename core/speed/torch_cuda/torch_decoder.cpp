@@ -13,13 +13,16 @@
 #include <stdexcept>
 #include <vector>
 
+#include "kvlab/kernels/decoder.h"
 #include "library.h"
 #include "sdpa.h"
 
 namespace kvlab::torch_cuda {
 namespace {
 
-constexpr double kNormEps = 1e-6;
+constexpr float kNormEps = 1e-6f;
+
+namespace cuda = kernels::cuda;
 
 at::TensorOptions on_gpu(at::ScalarType type) {
   return at::TensorOptions().device(at::kCUDA).dtype(type);
@@ -35,10 +38,12 @@ struct Layer {
   at::Tensor attention_norm, qkv, qk_norm, o, mlp_norm, gate_up, down;
 };
 
+cuda::Stream current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
 struct Decoder {
   KvlabDecoderShape shape;
   at::Tensor embedding, last_norm, output;
-  at::Tensor turn;  // complex64 [dim/2]: RoPE at one position; others would take the same time
+  at::Tensor turn;  // float32 [dim/2, 2]: RoPE at one position; others would take the same time
   std::vector<Layer> layers;
 
   explicit Decoder(const KvlabDecoderShape& of) : shape(of) {
@@ -48,7 +53,7 @@ struct Decoder {
     output = random_matrix(of.vocabulary, of.hidden);
     last_norm = ones(of.hidden);
     const at::Tensor angles = at::arange(of.dim / 2, on_gpu(at::kFloat));
-    turn = at::polar(at::ones_like(angles), angles);
+    turn = at::stack({angles.cos(), angles.sin()}, -1).contiguous();
     for (int i = 0; i < of.layers; ++i) {
       layers.push_back({ones(of.hidden), random_matrix(all_heads * of.dim, of.hidden),
                         at::ones({of.q_heads + of.kv_heads, of.dim}, on_gpu(at::kFloat)),
@@ -59,7 +64,31 @@ struct Decoder {
   }
 
   at::Tensor norm(const at::Tensor& x, const at::Tensor& weight) const {
-    return at::rms_norm(x, {x.size(-1)}, weight, kNormEps);
+    at::Tensor out = at::empty_like(x);
+    cuda::rms_norm(x.const_data_ptr(), weight.const_data_ptr(), out.mutable_data_ptr(),
+                   static_cast<int>(x.size(0)), static_cast<int>(x.size(1)), kNormEps,
+                   current_stream());
+    return out;
+  }
+
+  /// Norm and RoPE of a layer's heads [batch, q_heads + 2 kv_heads, dim], keys in place: the
+  /// queries [batch, q_heads, dim].
+  at::Tensor queries(const Layer& layer, const at::Tensor& heads) const {
+    const auto batch = heads.size(0);
+    at::Tensor query = at::empty({batch, shape.q_heads, shape.dim}, heads.options());
+    cuda::norm_and_turn({heads.mutable_data_ptr(), layer.qk_norm.const_data_ptr<float>(),
+                         turn.const_data_ptr<float>(), query.mutable_data_ptr(),
+                         static_cast<int>(batch), shape.q_heads, shape.kv_heads, shape.dim},
+                        kNormEps, current_stream());
+    return query;
+  }
+
+  /// silu(gate) · up of rows [gate, up].
+  at::Tensor gated(const at::Tensor& gate_up) const {
+    at::Tensor out = at::empty({gate_up.size(0), shape.intermediate}, gate_up.options());
+    cuda::gate(gate_up.const_data_ptr(), out.mutable_data_ptr(), static_cast<int>(out.size(0)),
+               shape.intermediate, current_stream());
+    return out;
   }
 };
 
@@ -73,30 +102,23 @@ const Decoder& made_decoder() {
   return *decoder();
 }
 
-/// Attention of one layer: its index and heads [batch, q_heads + 2 kv_heads, dim], queries and keys
-/// turned, to [batch, q_heads, dim].
-using Attention = std::function<at::Tensor(int, const at::Tensor&)>;
+/// Attention of one layer: its index, queries [batch, q_heads, dim], and heads [batch, q_heads + 2
+/// kv_heads, dim] of which keys and values count; to [batch, q_heads, dim].
+using Attention = std::function<at::Tensor(int, const at::Tensor&, const at::Tensor&)>;
 
 /// One token a sequence through the model: tokens int64 [batch] become the most likely next ones.
 void step(const Decoder& model, const at::Tensor& tokens, const Attention& attention) {
   const KvlabDecoderShape& shape = model.shape;
   const int64_t batch = tokens.size(0);
-  const int64_t turned_heads = shape.q_heads + shape.kv_heads;
   at::Tensor hidden = model.embedding.index_select(0, tokens);
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const Layer& layer = model.layers[i];
     const at::Tensor heads =
         model.norm(hidden, layer.attention_norm).mm(layer.qkv.t()).view({batch, -1, shape.dim});
-    // The norm of values is taken too and not used: queries and keys alone would be copied first.
-    const at::Tensor normed = model.norm(heads, {}).narrow(1, 0, turned_heads) * layer.qk_norm;
-    const at::Tensor pairs =
-        at::view_as_complex(normed.view({batch, turned_heads, shape.dim / 2, 2}));
-    heads.narrow(1, 0, turned_heads).copy_(at::view_as_real(pairs * model.turn).flatten(-2));
-    hidden.addmm_(attention(static_cast<int>(i), heads).view({batch, -1}), layer.o.t());
+    const at::Tensor query = model.queries(layer, heads);
+    hidden.addmm_(attention(static_cast<int>(i), query, heads).view({batch, -1}), layer.o.t());
     const at::Tensor wide = model.norm(hidden, layer.mlp_norm).mm(layer.gate_up.t());
-    const at::Tensor gated = at::silu(wide.narrow(1, 0, shape.intermediate));
-    hidden.addmm_(gated.mul_(wide.narrow(1, shape.intermediate, shape.intermediate)),
-                  layer.down.t());
+    hidden.addmm_(model.gated(wide), layer.down.t());
   }
   tokens.copy_(model.norm(hidden, model.last_norm).mm(model.output.t()).argmax(-1));
 }
@@ -120,13 +142,13 @@ class Unpacked {
         .reshape({batch_, shape_.q_heads, shape_.dim});
   }
 
-  at::Tensor append_and_attend(int layer, const at::Tensor& heads) const {
+  at::Tensor append_and_attend(int layer, const at::Tensor& query, const at::Tensor& heads) const {
     const at::Tensor& cache = layers_[static_cast<size_t>(layer)];
     cache.select(3, tokens_ - 1)
         .copy_(heads.narrow(1, shape_.q_heads, 2 * shape_.kv_heads)
                    .view({batch_, 2, shape_.kv_heads, shape_.dim})
                    .transpose(0, 1));
-    return attend(layer, heads.narrow(1, 0, shape_.q_heads).contiguous());
+    return attend(layer, query);
   }
 
  private:
@@ -182,8 +204,8 @@ void time_steps(int batch, int steps, const Attention& attention, double* nanose
   bool is_first = true;
   time_graph(
       [&] {
-        step(model, tokens, [&](int layer, const at::Tensor& heads) {
-          at::Tensor output = attention(layer, heads);
+        step(model, tokens, [&](int layer, const at::Tensor& query, const at::Tensor& heads) {
+          at::Tensor output = attention(layer, query, heads);
           if (is_first && !output.isfinite().all().item<bool>()) {
             throw std::runtime_error("attention of layer " + std::to_string(layer) +
                                      " gives numbers that are not finite");
@@ -238,9 +260,8 @@ int kvlab_torch_time_steps(const KvlabStepCache* cache, int batch, int steps, do
     const KvlabDecoderShape& shape = made_decoder().shape;
     time_steps(
         batch, steps,
-        [&](int layer, const at::Tensor& heads) {
+        [&](int layer, const at::Tensor& query, const at::Tensor& heads) {
           if (layer == 0) cache->begin(cache->context, stream.stream());
-          const at::Tensor query = heads.narrow(1, 0, shape.q_heads).contiguous();
           at::Tensor output = at::empty_like(query);
           const KvlabLayerStep given = {
               layer,
@@ -265,7 +286,9 @@ int kvlab_torch_time_unpacked(const char* kind, int batch, int tokens, int steps
     const Unpacked cache(kind, made_decoder().shape, batch, tokens);
     time_steps(
         batch, steps,
-        [&](int layer, const at::Tensor& heads) { return cache.append_and_attend(layer, heads); },
+        [&](int layer, const at::Tensor& query, const at::Tensor& heads) {
+          return cache.append_and_attend(layer, query, heads);
+        },
         nanoseconds, used);
   });
 }

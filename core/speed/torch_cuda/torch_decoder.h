@@ -3,8 +3,8 @@
 #include <cstdint>
 
 /// A decoder of the Llama family with random bf16 weights on the GPU, one token a sequence and
-/// step, behind the C interface of this library: libtorch has the matrix products and all else but
-/// the cache. One model at a time.
+/// step, behind the C interface of this library: libtorch's matrix products, and norms, RoPE and
+/// gates of kernels/decoder.h. One model at a time.
 extern "C" {
 
 struct KvlabDecoderShape {

@@ -47,7 +47,8 @@ struct AttendPlan {
   int rows = 4;             // query rows that share a pass over the cache
   int row_tiles = 1;        // passes
   int splits = 1;           // blocks that share a sequence's history
-  int window = 0;           // 1: one more block takes the tokens held in 16 bits
+  int window = 0;           // more blocks, which share the tokens held in 16 bits
+  bool inside = false;      // the history's blocks share those too
   int warps = 8;            // of a block
   bool interleave = false;  // splits take records in turn instead of a stretch each
   bool bulk = true;         // copies by the bulk engine (sm_90 and up)
