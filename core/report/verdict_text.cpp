@@ -93,7 +93,11 @@ std::string details(const Finding& finding) {
       fmt::format("\n{}: {}\n  {}: {}\n  {}\n", finding.claim.id, finding.claim.sentence,
                   finding.claim.source, finding.claim.published, comparison_text(finding));
   if (!finding.reason.empty()) text += fmt::format("  undecided: {}\n", finding.reason);
-  text += parts_text(finding.by_text, finding) + parts_text(finding.by_rows, finding);
+  text += parts_text(finding.by_text, finding);
+  if (!finding.by_rows.empty()) {
+    text += fmt::format("  pooled over {} pairs of labels, each by itself:\n{}",
+                        finding.by_rows.size(), parts_text(finding.by_rows, finding));
+  }
   if (!finding.differing.empty()) {
     text += fmt::format("  the rows differ in more: {}\n", join(finding.differing));
   }

@@ -307,8 +307,10 @@ TEST_CASE("Texts and pairs of labels are told apart, and what a pooled effect hi
   CHECK_FALSE(is_flipped(finding.by_rows[0], finding));
   CHECK(finding.by_rows[1].effect == Approx(-std::log(2) / 2));
   CHECK(is_flipped(finding.by_rows[1], finding));
-  CHECK_THAT(findings_text({finding}), ContainsSubstring("rounded 64 over float 64: 0.7071 (") &&
-                                           ContainsSubstring("the other way round"));
+  CHECK_THAT(findings_text({finding}),
+             ContainsSubstring("pooled over 2 pairs of labels, each by itself:\n") &&
+                 ContainsSubstring("rounded 64 over float 64: 0.7071 (") &&
+                 ContainsSubstring("the other way round"));
   CHECK(findings_json({finding})[0]["by_rows"][1]["flipped"] == true);
 }
 

@@ -137,6 +137,46 @@ TEST_CASE("rotating and L2 scaling commute; with the largest entry as scale they
   CHECK(at::equal(scale_first.scales(x), x.abs().amax(-1).to(at::kDouble)));
 }
 
+TEST_CASE("with an L2 norm both orders give the codec the same codes, away from ties",
+          "[transform]") {
+  const auto kind = GENERATE(Kind::l2_head, Kind::l2_heads);
+  const at::Tensor x = plain::gaussian({1, 3, 64, 32}, 67);
+  const auto codec =
+      quant::make_codec(plain::uniform({{"axis", "channel"}, {"group", 32}, {"bits", 8}}), 32);
+  const auto codes = [&](bool rotate_first) {
+    const Transform transform({}, transform::hadamard(32).unsqueeze(0),
+                              scale_of(kind, Params::fp16, rotate_first));
+    const at::Tensor scales = transform.scales(x);
+    std::vector<at::Tensor> heads;
+    for (int64_t head = 0; head < 3; ++head) {
+      heads.push_back(
+          transform.forward(x[0][head], head, scales[0][scales.size(1) == 1 ? 0 : head]));
+    }
+    return codec->encode(at::stack(heads), {}).codes.to(at::kInt);
+  };
+  // Of 6,144 codes of 8 bits, those within some 1e-5 of half a step may fall to the other side.
+  const at::Tensor apart = (codes(true) - codes(false)).abs();
+  CHECK(apart.max().item<int>() <= 1);
+  CHECK(apart.sum().item<int>() <= 3);
+}
+
+TEST_CASE("rsqrt and sqrt-and-divide feed the codec alike: they differ by roundings alone",
+          "[transform]") {
+  const auto kind = GENERATE(Kind::l2_head, Kind::l2_heads, Kind::max_head, Kind::mean_abs_head);
+  const at::Tensor x = plain::gaussian({1, 3, 64, 32}, 68);
+  const auto entering = [&](Params params, bool inverse) {
+    const Transform transform({}, {}, scale_of(kind, params, true, inverse));
+    const at::Tensor scales = transform.scales(x);
+    return transform.forward(x[0][1], 1, scales[0][scales.size(1) == 1 ? 0 : 1]);
+  };
+  CHECK(at::allclose(entering(Params::fp32, false), entering(Params::fp32, true), 0x1p-22, 0.0));
+  // A stored n and a stored 1/n are each off by half a unit: 2^-11 in fp16, 2^-8 in bf16.
+  CHECK(at::allclose(entering(Params::fp16, false), entering(Params::fp16, true), 0x1.1p-10, 0.0));
+  CHECK(at::allclose(entering(Params::bf16, false), entering(Params::bf16, true), 0x1.1p-7, 0.0));
+  CHECK_FALSE(
+      at::allclose(entering(Params::bf16, false), entering(Params::bf16, true), 0x1p-20, 0.0));
+}
+
 TEST_CASE("norm_op rsqrt stores 1/n, multiplies on the way in and divides on the way out",
           "[transform]") {
   // 1/3 in fp16 is 0.333251953125.
