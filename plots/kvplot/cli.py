@@ -52,7 +52,8 @@ def _picture(arguments: list[str]) -> int:
     parser.add_argument("--out", metavar="F", type=Path, help="a .png, .svg or .pdf, by default KIND.png; its folder is made")
     parser.add_argument("--width", choices=("column", "text"), default="column", help="of a paper with two columns")
     parser.add_argument("--value", metavar="METRIC", help="the metric that is drawn")
-    parser.add_argument("--x", metavar="NAME", help="what it is drawn against: a metric; for heat a sweep's axis, for means any column")
+    parser.add_argument("--x", metavar="NAME", help="what it is drawn against: a metric; for heat a sweep's axis, for means any "
+                        "column, or part: the number that ends a label")
     parser.add_argument("--only", metavar="LABEL", action="append", default=[], help="these labels alone")
     parser.add_argument("--where", metavar="COLUMN=VALUE", action="append", default=[], help="these rows alone")
     parser.add_argument("--side", choices=("key", "value"), default="key", help="for errors and norms by token")

@@ -20,6 +20,7 @@ from kvlab_results import Refused, Results, read
 from kvplot import cli, kinds, palette, paper
 from kvplot.choice import Choice
 from kvplot.figure import Axis, Figure, Heat, Panel, Series
+from results_writer import write_results
 
 # Kind to the fixture that has what it needs.
 FILES = dict.fromkeys(kinds.ALL, "swept") | dict.fromkeys(("pareto_time", "latency", "batch"), "timed")
@@ -162,6 +163,18 @@ def test_means_along_any_column(swept: Results) -> None:
     assert "not comparable: 64 kivi, 64 oscar_ots" in figure.caption
     with pytest.raises(Refused, match="there is no column groop; did you mean group"):
         kinds.ALL["means"].figure(swept, Choice(x="groop"))
+
+
+def test_means_by_the_number_that_ends_a_label(tmp_path: Path) -> None:
+    """ "kivi, layer 10" is a point of kivi at 10; labels without a number stay out."""
+    labels = ["kivi", "kivi, layer 10", "kivi, layer 2", "kivi, keys only", "kivi, layers 0 to 4", "two, words, layer 2"]
+    path = write_results(tmp_path / "r.h5", {"label": labels}, {"dnll": [1.0, 0.4, 0.3, 0.2, 0.5, 0.1]})
+    figure = kinds.ALL["means"].figure(read(path), Choice(value="dnll", x="part"))
+    lines = series(figure)
+    assert {name: (list(line.x), list(line.y)) for name, line in lines.items()} == {"kivi": ([2, 10], [0.3, 0.4]), "two, words": ([2], [0.1])}
+    assert figure.panels[0].x.label == "layer" and figure.title == "Mean dnll by layer"
+    with pytest.raises(Refused, match="no label has a number at its end"):
+        kinds.ALL["means"].figure(read(path), Choice(value="dnll", x="part", only=("kivi",)))
 
 
 @pytest.mark.parametrize(("seeds", "metric"), [(16, "k_nmse"), (4, "wo_rel")])

@@ -15,6 +15,8 @@ from kvplot.figure import Axis, Figure, Panel, Series
 KIND = "means"
 TITLE = "Means"
 NEEDS = "any metric; --value and --x choose it and a column"
+PART = "part"  # of --x: the number that ends a label behind its comma, 7 in "kivi, layer 7", which is a point of "kivi"
+NUMBERED = r"^(?P<label>.+), (?P<name>\D*?) ?(?P<number>\d+)$"
 COLUMNS = ("label", "method", "dataset", "text", "layer", "seed", "backend")
 SPREAD = 10  # factor between means from which on their axis is logarithmic
 
@@ -22,8 +24,10 @@ SPREAD = 10  # factor between means from which on their axis is logarithmic
 def figure(results: Results, choice: ch.Choice) -> Figure:
     value = ch.metric(results, choice.value, (*ch.ERRORS, *results.units), "what this kind draws", "--value names a metric")
     x = choice.x or "label"
-    ch.known(x, [name for name in (*COLUMNS, *results.axes) if name in results.summary], f"{results.path}: there is no column")
-    found, left_out = ch.without(ch.rows(results, choice), value)
+    found, left_out, title = *ch.without(ch.rows(results, choice), value), x
+    if x == PART:
+        found, title = _parts(found, results)
+    ch.known(x, [name for name in (*COLUMNS, *results.axes, PART) if name in found], f"{results.path}: there is no column")
     if found.empty:
         raise Refused(f"{results.path}: no row that is left has a {value}, which {KIND} draws")
     blocks = results.arrays_of(found["cell"].unique(), "blocks", {value})
@@ -40,14 +44,23 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
         means, some = _means(found, [x, "label"], value), [x, "label"]
         axis = Axis(name, log=_is_wide(means))
         drawn = _drawn(means, axis)
-        panel = _lines(drawn, x, axis, ch.styles(results), ch.in_order(found))
+        panel = _lines(drawn, x, title, axis, ch.styles(results), ch.in_order(found))
     if drawn.empty:
         raise Refused(f"{results.path}: no {value} that is left is finite, which {KIND} draws")
     others = [axis for axis in results.axes if axis not in some]
     pooled = ch.pooled(found.assign(**{column: 0 for column in some}), others)
-    return Figure(KIND, f"Mean {value} by {x}", [panel], ch.sentence(
+    return Figure(KIND, f"Mean {value} by {title}", [panel], ch.sentence(
         pooled, _intervals(means), _listed("over fewer rows than others, not comparable", means[means["rows"] < means["rows"].max()]),
         _listed("zero or infinite, not drawn", means.drop(drawn.index)), left_out))
+
+
+def _parts(found: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:
+    """The rows whose label ends in a number, under the label before it, and what is numbered."""
+    split = found["label"].str.extract(NUMBERED)
+    found, split = found[split["number"].notna()], split.dropna()
+    if found.empty:
+        raise Refused(f"{results.path}: no label has a number at its end, as 'kivi, layer 7' has, which --x {PART} takes")
+    return found.assign(**{"label": split["label"], PART: split["number"].astype(int)}), "; ".join(split["name"].unique())
 
 
 def _means(found: pd.DataFrame, keys: str | list[str], value: str) -> pd.DataFrame:
@@ -79,11 +92,11 @@ def _ranked(means: pd.DataFrame, x: Axis, styles: dict[str, int]) -> Panel:
     return Panel(x, Axis("", names=list(ordered.index)), marks)
 
 
-def _lines(means: pd.DataFrame, column: str, y: Axis, styles: dict[str, int], labels: list[str]) -> Panel:
+def _lines(means: pd.DataFrame, column: str, title: str, y: Axis, styles: dict[str, int], labels: list[str]) -> Panel:
     """A line a label along a column of numbers, points where it has names."""
     places = list(means.index.get_level_values(column).unique())
     is_number = pd.api.types.is_numeric_dtype(means.index.get_level_values(column))
-    axis = Axis(column) if is_number else Axis(column, names=[str(place) for place in places])
+    axis = Axis(title) if is_number else Axis(title, names=[str(place) for place in places])
     marks = []
     for label in labels:
         if label not in means.index.get_level_values("label"):
@@ -91,8 +104,8 @@ def _lines(means: pd.DataFrame, column: str, y: Axis, styles: dict[str, int], la
         mine = means.xs(label, level="label")
         mine = mine.sort_index() if is_number else mine.loc[[place for place in places if place in mine.index]]
         at = [float(place) if is_number else places.index(place) for place in mine.index]
-        hover = [f"{label}, {column} {place}, {_words(row)}" for place, row in mine.iterrows()]
-        marks.append(Series(label, at, list(mine["mean"]), styles[label], "solid" if is_number else "none", hover=hover,
+        hover = [f"{label}, {title} {place}, {_words(row)}" for place, row in mine.iterrows()]
+        marks.append(Series(label, at, list(mine["mean"]), styles.get(label, len(marks)), "solid" if is_number else "none", hover=hover,
                             ends=(list(mine["low"]), list(mine["high"]))))
     return Panel(axis, y, marks)
 
