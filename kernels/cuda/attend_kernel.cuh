@@ -65,9 +65,10 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
   for (int i = 0; i < kStages; ++i) ask(i);
 
   const QueryTile<kDim> tile = rotate_queries<kDim>(p, at, query_memory, kRows);
-  // The window waits for memory and the history for instructions: of blocks side by side one has
-  // the one while another has the other.
-  const bool window_last = has_history && (at.sequence + at.head) % 2 != 0;
+  if (has_history) T::make_operands(p, tile, shop, warp, warps, lane);
+  // The window waits for memory and the history for instructions: half of the warps have the one
+  // while the other half have the other.
+  const bool window_last = has_history && warp % 2 != 0;
 #pragma unroll 1
   for (int phase = 0; phase < 2; ++phase) {
     if ((phase == 1) == window_last) {
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
       continue;
     }
     if (!has_history) continue;
-    const typename T::Queries queries = T::make_queries(p, at, tile, shop, warp, warps, lane);
+    const typename T::Queries queries = T::take_queries(p, at, tile, shop, lane);
     const int safe = min(history, row_limit(p, at, at.row_tile * kRows) - at.begin);
     typename T::State state;
     state.clear();

@@ -27,11 +27,10 @@ __device__ __forceinline__ std::uint32_t Tuned<kIndex>::operand(const float* row
 }
 
 template <int kIndex>
-__device__ __forceinline__ auto Tuned<kIndex>::make_queries(const AttendParams& p,
-                                                            const BlockPlace& at,
-                                                            const QueryTile<kDim>& tile,
-                                                            Workshop& shop, int warp, int warps,
-                                                            int lane) -> Queries {
+__device__ __forceinline__ void Tuned<kIndex>::make_operands(const AttendParams& p,
+                                                             const QueryTile<kDim>& tile,
+                                                             Workshop& shop, int warp, int warps,
+                                                             int lane) {
   const float scale = p.args.scale * 1.4426950408889634f;
 #pragma unroll 1
   for (int row = warp; row < kRows; row += warps) {
@@ -78,7 +77,16 @@ __device__ __forceinline__ auto Tuned<kIndex>::make_queries(const AttendParams& 
                                      lane / 4, lane % 4, chunk, r);
   }
   __syncthreads();
+}
 
+template <int kIndex>
+__device__ __forceinline__ auto Tuned<kIndex>::take_queries(const AttendParams& p,
+                                                            const BlockPlace& at,
+                                                            const QueryTile<kDim>& tile,
+                                                            const Workshop& shop, int lane)
+    -> Queries {
+  constexpr int kOfChunk = kInt8 ? 2 : 4;
+  const float scale = p.args.scale * 1.4426950408889634f;
   Queries q;
 #pragma unroll
   for (int word = 0; word < kWords; ++word) {

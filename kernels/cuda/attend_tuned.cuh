@@ -135,12 +135,16 @@ struct Tuned {
   static __device__ __forceinline__ std::uint32_t operand(const float* row, float unit, int g,
                                                           int t, int chunk, int r);
 
-  /// The block's warps make the operands of one lane each together, then every warp takes them all.
-  static __device__ __forceinline__ Queries make_queries(const AttendParams& p,
+  /// The block's warps make the operands, of one lane each, together. Synchronises the block.
+  static __device__ __forceinline__ void make_operands(const AttendParams& p,
+                                                       const QueryTile<kDim>& tile, Workshop& shop,
+                                                       int warp, int warps, int lane);
+
+  /// A warp takes them all.
+  static __device__ __forceinline__ Queries take_queries(const AttendParams& p,
                                                          const BlockPlace& at,
                                                          const QueryTile<kDim>& tile,
-                                                         Workshop& shop, int warp, int warps,
-                                                         int lane);
+                                                         const Workshop& shop, int lane);
 
   /// Row of the tile that column i of a lane's logits belongs to.
   static __device__ __forceinline__ int lane_row(int t, int i) {
