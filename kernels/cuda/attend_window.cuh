@@ -1,6 +1,7 @@
 #pragma once
 
-#include "attend.cuh"
+#include "attend_merge.cuh"
+#include "attend_tile.cuh"
 #include "mma.cuh"
 #include "packed_number.cuh"
 
