@@ -131,10 +131,12 @@ void add_variants() {
       shape.permuted = false;
       add_packed(format, shape, true, "case:unequal");
     }
-    GpuShape windows = shape_of(format, {1, 32768}, {});
-    windows.sink = 64;
-    windows.recent = 256;
-    add_packed(format, windows, true, "case:windows_64_256");
+    for (const Size& size : kHeadline) {
+      GpuShape windows = shape_of(format, size, {});
+      windows.sink = 64;
+      windows.recent = 256;
+      add_packed(format, windows, true, "case:windows_64_256");
+    }
     for (const Size& size : {Size{1, 32768}, Size{48, 4096}}) {
       GpuShape rotated = shape_of(format, size, {});
       rotated.rotation = Rotation::Kind::hadamard;
