@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from kvlab_capture import cli, passages
 from kvlab_capture.atomic import require_output, whole_file
-from kvlab_capture.cli import UserError
+from kvlab_capture.cli import UserError, counted
 from kvlab_capture.loading import Model, source
 
 SCHEMA = "kvlab.needles/1"
@@ -97,7 +97,7 @@ def prompt(tokenizer: Any, hay: list[int], trial: Trial, length: int, depth: flo
     end = ids("\n\n" + trial.question + " ")
     room = length - len(end) - sum(map(len, facts))
     if room < 0:
-        raise UserError(f"{length} tokens have no room for the facts and the question: ask for a larger --lengths")
+        raise UserError(f"a prompt of {counted(length, 'token')} has no room for the facts and the question: ask for a larger --lengths")
     places = [round(depth * room)] + [draw.randrange(room + 1) for _ in facts[1:]]
     # What is assigned first must stand first.
     if len(facts) > 1:
@@ -173,14 +173,15 @@ def main(argv: list[str]) -> int:
     model = Model(source(options.model, None))
     hay = model.tokenizer(passages.read_text(options.text), add_special_tokens=False, verbose=False)["input_ids"]
     if len(hay) < max(options.lengths):
-        raise UserError(f"{options.text} has {len(hay)} tokens, fewer than the longest prompt's {max(options.lengths)}")
+        raise UserError(f"{options.text} has {counted(len(hay), 'token')}, fewer than the longest prompt's {max(options.lengths)}")
     with whole_file(options.out) as temporary, h5py.File(temporary, "w") as file:
         file.attrs.update({"schema": SCHEMA, "tokenizer": model.name, "created_by": CREATED_BY})
         for name, attributes, prompts, answers in groups(model.tokenizer, hay, options):
             group = file.create_group(name)
             group.attrs.update(attributes)
             group["prompts"], group["answers"] = prompts, answers
-    print(f"{options.out}  {len(options.tasks) * len(options.lengths) * len(options.depths)} groups")
+    made = len(options.tasks) * len(options.lengths) * len(options.depths)
+    print(f"{options.out}  {counted(made, 'group')}")
     return cli.EXIT_OK
 
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/h5_driver.h"
 #include "base/h5_handle.h"
+#include "base/names.h"
 
 namespace kvlab::h5 {
 namespace {
@@ -118,13 +119,14 @@ std::string read_block(hid_t dataset, hid_t memory_type, const std::vector<int64
   const Handle space(H5Dget_space(dataset), &H5Sclose);
   const std::vector<int64_t> shape = shape_of(space);
   if (start.size() != shape.size() || count.size() != shape.size()) {
-    return fmt::format("has {} dimensions, a slice of {} was asked for", shape.size(),
-                       start.size());
+    return fmt::format("has {}, a slice of {} was asked for",
+                       counted(std::ssize(shape), "dimension"), start.size());
   }
   for (size_t i = 0; i < shape.size(); ++i) {
     if (start[i] < 0 || count[i] < 0 || start[i] + count[i] > shape[i]) {
-      return fmt::format("has {} entries in dimension {}, a slice of [{}, {}) was asked for",
-                         shape[i], i, start[i], start[i] + count[i]);
+      return fmt::format("has {} in dimension {}, a slice of [{}, {}) was asked for",
+                         shape[i] == 1 ? "1 entry" : fmt::format("{} entries", shape[i]), i,
+                         start[i], start[i] + count[i]);
     }
     if (count[i] == 0) return "";
   }

@@ -9,6 +9,7 @@
 #include "base/code_version.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/names.h"
 #include "calibrate/basis.h"
 #include "calibrate/covariance.h"
 #include "calibrate/heads.h"
@@ -46,9 +47,9 @@ struct Context {
     if (!calibration) throw Error(fmt::format("{} needs a calibration set", what));
     if (!loaded) loaded = calibration->load();
     if (loaded->kv_heads() != kv_heads || loaded->head_dim() != head_dim) {
-      throw Error(
-          fmt::format("the calibration set has {} KV heads of {} channels, the data {} of {}",
-                      loaded->kv_heads(), loaded->head_dim(), kv_heads, head_dim));
+      throw Error(fmt::format("the calibration set has {} of {}, the data {} of {}",
+                              counted(loaded->kv_heads(), "KV head"),
+                              counted(loaded->head_dim(), "channel"), kv_heads, head_dim));
     }
     return *loaded;
   }

@@ -105,7 +105,8 @@ void execute(const Arguments& arguments) {
                arguments.out, join(names), preset.id);
   }
   calibrate::write_rotation_file(arguments.out, file);
-  fmt::print("{}: {} layers for {}\n", arguments.out, file.layers.size(), preset.id);
+  fmt::print("{}: {} for {}\n", arguments.out, counted(std::ssize(file.layers), "layer"),
+             preset.id);
 }
 
 }  // namespace

@@ -72,6 +72,9 @@ void execute(const Arguments& arguments) {
   request.dtype = dtype_of(arguments.dtype);
   const model::TokensFile text = model::read_tokens(arguments.tokens);
   const model::Decoder decoder(arguments.model);
+  if (const auto note = model::beyond_positions(decoder.config(), text.tokens.size(1))) {
+    fmt::print(stderr, "kvlab: warning: {}: {}\n", arguments.tokens, *note);
+  }
   request.attributes = {
       {"created_by", "kvlab capture " + code_version()},
       {"model", std::filesystem::path(arguments.model).lexically_normal().filename().string()},

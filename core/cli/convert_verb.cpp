@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "base/output_file.h"
 #include "base/schemas.h"
 #include "calibrate/convert.h"
@@ -84,7 +85,7 @@ void execute(const Arguments& arguments) {
   }
   calibrate::write_rotations(out, all, options);
   for (const std::string& note : notes) fmt::print(stderr, "{}\n", note);
-  fmt::print("{}: {} layers\n", out, all.layers.size());
+  fmt::print("{}: {}\n", out, counted(std::ssize(all.layers), "layer"));
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ class Progress final : public run::Observer {
     to_do_ = all - done;
     begin_ = Clock::now();
     if (quiet_) return;
-    if (done > 0) fmt::print(stderr, "{} of {} cells are complete already\n", done, all);
+    if (done > 0)
+      fmt::print(stderr, "{} of {} {} complete already\n", done, counted(all, "cell"),
+                 done == 1 ? "is" : "are");
     if (to_do_ > 0) fmt::print(stderr, "running {}, {} at a time\n", counted(to_do_, "cell"), jobs);
   }
 

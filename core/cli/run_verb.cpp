@@ -233,7 +233,8 @@ void add_run(CLI::App& app, Exit& result) {
   CLI::Option* out = verb->add_option("--out", arguments->out,
                                       "results file in place of the experiment's `output`");
   verb->add_option("--backend", arguments->backend, "reference, cpu or cuda");
-  verb->add_option("--jobs", arguments->jobs, "cells computed at a time (default: one a core)")
+  verb->add_option("--jobs", arguments->jobs,
+                   "cells computed at a time (default: one a core); changes no number")
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
   verb->add_option("--only", arguments->only, "run only this method (id or label); may be repeated")
       ->take_all()

@@ -146,10 +146,11 @@ void add_table(CLI::App& app, Exit&) {
       "From 4 passages on a mean has an interval (±, 95%, resampling passages and blocks of 128\n"
       "positions within them; from 16 on where a metric is not known by position), and from 16 on "
       "best and\n"
-      "second include what cannot be told from them. Where the experiment names published numbers, "
-      "the "
-      "table is\n"
-      "published | here | what differs; --name default gives the plain one.\n"
+      "second include what cannot be told from them. A share of needles has Wilson's interval, in "
+      "brackets;\n"
+      "its rows have columns task, length and depth.\n"
+      "Where the experiment names published numbers, the table is published | here | what differs; "
+      "--name default gives the plain one.\n"
       "A dash (in CSV an empty field) stands where nothing is complete or nothing was measured.");
   verb->callback([arguments] { execute(*arguments); });
 }

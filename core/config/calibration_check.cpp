@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "base/names.h"
 #include "config/sweep.h"
 
 namespace kvlab::config {
@@ -106,13 +107,12 @@ std::vector<std::string> calibration_warnings(const Described& calibration,
   const DatasetInfo& info = calibration.info;
   if (query_rows(calibration) < 16 * info.head_dim) {
     warnings.push_back(
-        fmt::format("calibration has {} query rows a KV head, fewer than 16 x head dimension = {}",
-                    query_rows(calibration), 16 * info.head_dim));
+        fmt::format("calibration has {} a KV head, fewer than 16 x head dimension = {}",
+                    counted(query_rows(calibration), "query row"), 16 * info.head_dim));
   }
   if (2 * info.tokens < evaluated.info.tokens) {
-    warnings.push_back(
-        fmt::format("calibration is {} tokens long, less than half of the evaluated {}",
-                    info.tokens, evaluated.info.tokens));
+    warnings.push_back(fmt::format("calibration is {} long, less than half of the evaluated {}",
+                                   counted(info.tokens, "token"), evaluated.info.tokens));
   }
   if (calibration.item.source == "capture" && info.probes < info.tokens) {
     warnings.push_back(fmt::format("calibration holds the queries of {} of its {} positions",

@@ -87,6 +87,7 @@ class Planner {
     fail_if_nothing_runs();
     warn_of_idle_exclusions();
     warn_of_idle_layers();
+    tell_notes();
     warn_of_shared_cells(plan_);
     put_samples_together(plan_, datasets_of_cells_);
     return std::move(plan_);
@@ -287,6 +288,7 @@ class Planner {
     if (passes_float32(cell.recipe, inputs.info)) {
       cell.warnings.push_back("a passthrough side reports 32 bits: the data is float32");
     }
+    for (const std::string& note : inputs.info.notes) cell.warnings.push_back(note);
 
     json identity = identity_of(cell, inputs);
     // Left out on purpose is no property of the configuration: another row may run the same one.
@@ -410,6 +412,19 @@ class Planner {
 
   void warn(const Mark& mark, const std::string& message) {
     plan_.warnings.push_back(Problem{mark.file, mark.line, mark.column, message}.text());
+  }
+
+  /// An item's passages say it once.
+  void tell_notes() {
+    std::set<std::string> told;
+    for (const DatasetItem& item : experiment_.datasets) {
+      if (!item.model) continue;
+      const std::string file =
+          (item.model->needles.empty() ? item.model->tokens : item.model->needles).string();
+      for (const std::string& note : info(item).notes) {
+        if (told.insert(file + note).second) warn(item.mark, file + ": " + note);
+      }
+    }
   }
 
   /// An exclusion behind another one that covers its rows too is idle as well.

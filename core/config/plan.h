@@ -31,6 +31,7 @@ struct DatasetInfo {
   std::string content;  // SHA-256 of the file's bytes, or of the generator's parameters and version
   std::vector<int32_t>
       token_ids;  // captures: all of /tokens, to find text shared with a calibration set
+  std::vector<std::string> notes;  // of a whole model: warnings of each of its rows
 };
 
 /// Why a backend cannot take a recipe on data of this shape and type, as a sentence; nothing where

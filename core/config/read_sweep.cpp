@@ -201,9 +201,10 @@ void read_sweep(const Node& node, Experiment& experiment, Reading& reading) {
     for (const SweepAxis& axis : experiment.zip) {
       if (axis.values.size() != experiment.zip.front().values.size()) {
         yaml::report(reading.problems, *zip,
-                     fmt::format("lists of 'sweep.zip' must be equally long: '{}' has {} values, "
+                     fmt::format("lists of 'sweep.zip' must be equally long: '{}' has {}, "
                                  "'{}' has {}",
-                                 experiment.zip.front().key, experiment.zip.front().values.size(),
+                                 experiment.zip.front().key,
+                                 counted(std::ssize(experiment.zip.front().values), "value"),
                                  axis.key, axis.values.size()));
       }
     }

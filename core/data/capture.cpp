@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "data/capture_rows.h"
 
 namespace kvlab::data {
@@ -151,9 +152,9 @@ Sample::More more_of(const std::filesystem::path& path, const std::string& group
     const Source source = open(&unheard);
     if (info.probes != info.tokens) {
       throw Unsupported(
-          fmt::format("{}: holds the queries of {} of {} tokens: attention that decides which "
+          fmt::format("{}: holds the queries of {} of {}: attention that decides which "
                       "tokens stay needs all of them (probes: all)",
-                      source.file.path().string(), info.probes, info.tokens));
+                      source.file.path().string(), info.probes, counted(info.tokens, "token")));
     }
     return source.read("/q", info.dtype, tokens);
   };
@@ -167,8 +168,9 @@ std::vector<int64_t> choose_probes(const Source& source, const CaptureInfo& info
   std::vector<int64_t> rows = indices_of(asked, info.positions);
   if (rows.empty()) {
     source.warnings->push_back(fmt::format(
-        "{}: /positions lacks some of the {} {} probes asked for, so all {} stored ones are used",
-        source.file.path().string(), asked.size(), probes.placement, info.positions.size()));
+        "{}: /positions lacks some of the {} asked for, so all {} stored ones are used",
+        source.file.path().string(), counted(std::ssize(asked), probes.placement + " probe"),
+        info.positions.size()));
   }
   if (rows.empty()) {
     rows.resize(info.positions.size());

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "base/schemas.h"
 #include "data/file_hash.h"
 
@@ -26,6 +27,8 @@ template <class... Args>
   throw Error(fmt::format("{}: {} {}", file.path().string(), object,
                           fmt::format(text, std::forward<Args>(args)...)));
 }
+
+std::string dimensions(const Shape& shape) { return counted(std::ssize(shape), "dimension"); }
 
 std::string text_of(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
@@ -69,7 +72,7 @@ Shape integer_shape(const h5::File& file, const std::string& dataset, size_t ran
     fail(file, dataset, "holds {}, expected int32 {}", info.element.name(), form);
   }
   if (info.shape.size() != rank) {
-    fail(file, dataset, "has {} dimensions, expected {}: {}", info.shape.size(), rank, form);
+    fail(file, dataset, "has {}, expected {}: {}", dimensions(info.shape), rank, form);
   }
   if (info.count() == 0) {
     fail(file, dataset, "has shape {}, expected at least one entry", text_of(info.shape));
@@ -99,8 +102,8 @@ void check_shape(const h5::File& file, const std::string& dataset, const Shape& 
   if (!file.exists(dataset)) fail(file, dataset, "is missing, expected {}", form);
   const Shape found = file.info(dataset).shape;
   if (found.size() != expected.size()) {
-    fail(file, dataset, "has {} dimensions, expected {}: {} = {}", found.size(), expected.size(),
-         form, text_of(expected));
+    fail(file, dataset, "has {}, expected {}: {} = {}", dimensions(found), expected.size(), form,
+         text_of(expected));
   }
   if (found != expected) {
     fail(file, dataset,
@@ -115,7 +118,7 @@ bool check_w_o(const h5::File& file, const std::string& dataset, const CaptureIn
   const Shape shape = file.info(dataset).shape;
   const int64_t columns = info.q_heads * info.head_dim;
   if (shape.size() != 2) {
-    fail(file, dataset, "has {} dimensions, expected 2: [D, Hq·d]", shape.size());
+    fail(file, dataset, "has {}, expected 2: [D, Hq·d]", dimensions(shape));
   }
   if (shape[0] < 1 || shape[1] != columns) {
     fail(file, dataset, "has shape {}, expected [D, Hq·d] with Hq·d = {}", text_of(shape), columns);
@@ -194,11 +197,11 @@ void cut(const h5::File& file, const Stretch& stretch, CaptureInfo* info) {
   const int64_t all = info->tokens;
   const int64_t end = stretch.count > 0 ? stretch.first + stretch.count : all;
   if (stretch.first >= all) {
-    fail(file, "/tokens", "holds {} tokens, numbered from 0: none is left from {} on", all,
-         stretch.first);
+    fail(file, "/tokens", "holds {}, numbered from 0: none is left from {} on",
+         counted(all, "token"), stretch.first);
   }
   if (end > all) {
-    fail(file, "/tokens", "holds {} tokens, but those from {} to {} were asked for", all,
+    fail(file, "/tokens", "holds {}, but those from {} to {} were asked for", counted(all, "token"),
          stretch.first, end - 1);
   }
   const auto begin_of = [&](int64_t token) {
@@ -212,7 +215,7 @@ void cut(const h5::File& file, const Stretch& stretch, CaptureInfo* info) {
   info->tokens = end - stretch.first;
   if (info->positions.empty()) {
     const std::string which = stretch.first == 0
-                                  ? fmt::format("in the first {} tokens", end)
+                                  ? fmt::format("in the first {}", counted(end, "token"))
                                   : fmt::format("among tokens {} to {}", stretch.first, end - 1);
     fail(file, "/positions", "says that no stored query lies {}", which);
   }

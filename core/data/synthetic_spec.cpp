@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "data/synthetic_params.h"
 
 namespace kvlab::data {
@@ -80,8 +81,8 @@ std::optional<std::string> refuse_synthetic(const Settings& params) {
   const int64_t q_heads = get_int(all, "q_heads");
   const int64_t kv_heads = get_int(all, "kv_heads");
   if (q_heads % kv_heads != 0) {
-    return fmt::format("q_heads: {} query heads cannot be shared by {} key/value heads", q_heads,
-                       kv_heads);
+    return fmt::format("q_heads: {} cannot be shared by {}", counted(q_heads, "query head"),
+                       counted(kv_heads, "key/value head"));
   }
   const std::string rope = get_text(all, "rope");
   if (rope != "after" && rope != "before") {

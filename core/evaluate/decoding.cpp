@@ -56,11 +56,13 @@ class PackedCache final : public LayerCache {
 /// read once when its last token has come.
 class ReferenceCache final : public LayerCache {
  public:
+  /// window: the last tokens that the model's layer reads; 0: all.
   ReferenceCache(const LayerMethod& method, const cache::KvCache::Shape& shape,
-                 const data::Rope& rope)
+                 const data::Rope& rope, int64_t window)
       : method_(method),
         shape_(shape),
         rope_(rope),
+        window_(window),
         windows_(method.recipe.settings, shape.capacity),
         held_{rows(quant::scalar_type(shape.dtype)), rows(quant::scalar_type(shape.dtype)),
               rows(quant::scalar_type(shape.dtype)), at::empty({shape.capacity}, at::kFloat)},
@@ -75,7 +77,7 @@ class ReferenceCache final : public LayerCache {
     add(token, q);
     const at::Tensor keys = as_read(cache::Windows::Side::key, held_.k, k_read_);
     const at::Tensor values = as_read(cache::Windows::Side::value, held_.v, v_read_);
-    if (!schedule_->evicts()) return model::exact_attention(q, keys, values, /*window=*/0);
+    if (!schedule_->evicts()) return model::exact_attention(q, keys, values, window_);
     return attend_to_kept(q, keys, values);
   }
 
@@ -168,8 +170,9 @@ class ReferenceCache final : public LayerCache {
     const int64_t group = q.size(0) / shape_.kv_heads;
     std::vector<at::Tensor> outputs;
     for (int64_t head = 0; head < shape_.kv_heads; ++head) {
-      const at::Tensor kept =
-          schedule_->evicted_at(0, head, last_position())[0].logical_not().nonzero().squeeze(1);
+      at::Tensor gone = schedule_->evicted_at(0, head, last_position())[0];
+      if (window_ > 0) gone.slice(0, 0, std::max<int64_t>(0, tokens_ - window_)).fill_(true);
+      const at::Tensor kept = gone.logical_not().nonzero().squeeze(1);
       const auto of = [&](const at::Tensor& x) {
         return x.narrow(0, head, 1).index_select(1, kept);
       };
@@ -182,6 +185,7 @@ class ReferenceCache final : public LayerCache {
   const LayerMethod& method_;
   cache::KvCache::Shape shape_;
   data::Rope rope_;
+  int64_t window_;
   cache::Windows windows_;
   LayerTokens held_;            // of `capacity` tokens
   at::Tensor k_read_, v_read_;  // [Hkv, capacity, d]
@@ -201,13 +205,15 @@ Decoding::Decoding(const LayerMethods& methods, const CacheUse& use, const model
                                     .capacity = capacity,
                                     .dtype = use.dtype};
   for (size_t layer = 0; layer < methods.size(); ++layer) {
-    if (config.windows[layer] > 0 && config.windows[layer] < capacity) {
-      throw Unsupported(fmt::format(
-          "evaluation: decode has no sliding windows, and layer {} reads the last {} of {} tokens",
-          layer, config.windows[layer], capacity));
-    }
+    const int64_t window = config.windows[layer];
     if (use.backend == "reference") {
-      caches_.push_back(std::make_unique<ReferenceCache>(methods[layer], shape, decoder.rope()));
+      caches_.push_back(
+          std::make_unique<ReferenceCache>(methods[layer], shape, decoder.rope(), window));
+    } else if (window > 0 && window < capacity) {
+      throw Unsupported(
+          fmt::format("the cache of backend {} has no sliding windows, and layer {} of the model "
+                      "reads the last {} of {} tokens: decode with backend reference",
+                      use.backend, layer, window, capacity));
     } else {
       caches_.push_back(std::make_unique<PackedCache>(methods[layer], shape, use.backend));
     }

@@ -30,7 +30,8 @@ class LayerCache {
 class Decoding {
  public:
   /// capacity: tokens of the longest sequence. methods and decoder must outlive it. Throws
-  /// Unsupported where the backend cannot hold a layer's recipe, or a layer reads a sliding window.
+  /// Unsupported where the backend cannot hold a layer's recipe, or is packed and a layer of the
+  /// model reads a sliding window shorter than that.
   Decoding(const LayerMethods& methods, const CacheUse& use, const model::Decoder& decoder,
            int64_t capacity);
 

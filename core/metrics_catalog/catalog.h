@@ -17,6 +17,7 @@ struct MetricInfo {
   bool is_count = false;          // the scalar is the sum over heads, not the mean
   bool larger_is_better = false;  // cosine, top-1 agreement
   std::string help;
+  bool is_share_of_trials = false;  // of independent trials: its interval is Wilson's
 };
 
 /// Every metric, in the order of contract section 5.

@@ -147,6 +147,15 @@ data::RopeSpec read_rope(Keys& config, const std::string& file, int64_t max_posi
   return rope;
 }
 
+/// Some configs say what the model was made for before its RoPE was scaled, others after it.
+int64_t scaled_positions(int64_t stated, const data::RopeSpec& rope) {
+  constexpr double kMost = 1e15;
+  const double before =
+      rope.original_positions > 0 ? rope.original_positions : static_cast<double>(stated);
+  const double after = std::min(before * rope.factor, kMost);
+  return stated == 0 ? 0 : std::max(stated, static_cast<int64_t>(after));
+}
+
 /// Which tokens each layer's attention reads. Mistral has one window for all layers; of Qwen's,
 /// those from max_window_layers on have one, or those that layer_types names.
 std::vector<int64_t> read_windows(Keys& keys, const Config& config) {
@@ -163,7 +172,7 @@ std::vector<int64_t> read_windows(Keys& keys, const Config& config) {
   const json* types = keys.find("layer_types");
   std::vector<int64_t> windows(static_cast<size_t>(config.layers), 0);
   if (types != nullptr && (!types->is_array() || types->size() != windows.size())) {
-    keys.refuse("layer_types", fmt::format("must list {} layers", config.layers));
+    keys.refuse("layer_types", fmt::format("must list {}", counted(config.layers, "layer")));
   }
   for (size_t layer = 0; layer < windows.size(); ++layer) {
     bool slides = used && window > 0 && (is_mistral || static_cast<int64_t>(layer) >= first);
@@ -216,8 +225,9 @@ Config parse_config(const json& object, const std::string& file) {
   config.kv_heads = keys.positive_or("num_key_value_heads", config.q_heads);
   config.head_dim = keys.positive_or("head_dim", config.hidden / config.q_heads);
   if (config.q_heads % config.kv_heads != 0) {
-    keys.refuse("num_key_value_heads", fmt::format("is {}, expected a divisor of the {} heads",
-                                                   config.kv_heads, config.q_heads));
+    keys.refuse("num_key_value_heads",
+                fmt::format("is {}, expected a divisor of the {}", config.kv_heads,
+                            counted(config.q_heads, "head")));
   }
   if (config.head_dim % 2 != 0) {
     keys.refuse("head_dim", fmt::format("is {}, expected an even number", config.head_dim));
@@ -230,8 +240,9 @@ Config parse_config(const json& object, const std::string& file) {
   config.o_bias = has_flag && keys.flag_or("attention_bias", false);
   config.qkv_biases = config.o_bias || config.type == "qwen2";
   config.mlp_biases = config.type == "llama" && keys.flag_or("mlp_bias", false);
-  config.max_positions = keys.positive_or("max_position_embeddings", 2048);
-  config.rope = read_rope(keys, file, config.max_positions);
+  config.max_positions = keys.positive_or("max_position_embeddings", 0);
+  config.rope = read_rope(keys, file, config.max_positions > 0 ? config.max_positions : 2048);
+  config.max_positions = scaled_positions(config.max_positions, config.rope);
   config.windows = read_windows(keys, config);
   const std::string activation = keys.text_or("hidden_act", "silu");
   if (activation != "silu") {
@@ -245,6 +256,12 @@ Config parse_config(const json& object, const std::string& file) {
                "transformers_version", "transformers.js_config", "unsloth_fixed", "use_cache"});
   keys.finish();
   return config;
+}
+
+std::optional<std::string> beyond_positions(const Config& config, int64_t tokens) {
+  if (config.max_positions == 0 || tokens <= config.max_positions) return std::nullopt;
+  return fmt::format("{} are more than the {} that the model was made for",
+                     counted(tokens, "token"), counted(config.max_positions, "position"));
 }
 
 Config read_config(const std::filesystem::path& folder) {

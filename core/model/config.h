@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,12 @@ struct Config {
   bool mlp_biases = false;
   bool qk_norms = false;  // RMS norms of each head's queries and keys before RoPE
   data::RopeSpec rope;
-  int64_t max_positions = 0;     // what the model was made for
+  int64_t max_positions = 0;     // what the model was made for, RoPE scaling included; 0: not said
   std::vector<int64_t> windows;  // one a layer: the last tokens that attention reads; 0 is all
 };
+
+/// Whether a sequence of so many tokens is longer than what the model was made for: a sentence.
+std::optional<std::string> beyond_positions(const Config& config, int64_t tokens);
 
 /// Reads config.json of a folder. Throws Error where it is missing or broken, names an architecture
 /// other than llama, mistral, qwen2 or qwen3, or holds a key that would change the result and is

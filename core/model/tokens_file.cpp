@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/h5.h"
+#include "base/names.h"
 #include "base/schemas.h"
 #include "model/needles_file.h"
 
@@ -56,9 +57,10 @@ Needles read_needles(const std::filesystem::path& path, const std::string& task)
   needles.prompts = read_ids(file, "/" + task + "/prompts", "[trials, length]");
   needles.answers = read_ids(file, "/" + task + "/answers", "[trials, m]");
   if (needles.prompts.size(0) != needles.answers.size(0) || needles.prompts.size(1) < 2) {
-    throw Error(fmt::format("{}: /{} has {} prompts of {} tokens and {} answers", path.string(),
-                            task, needles.prompts.size(0), needles.prompts.size(1),
-                            needles.answers.size(0)));
+    throw Error(fmt::format("{}: /{} has {} of {} and {}", path.string(), task,
+                            counted(needles.prompts.size(0), "prompt"),
+                            counted(needles.prompts.size(1), "token"),
+                            counted(needles.answers.size(0), "answer")));
   }
   return needles;
 }

@@ -85,8 +85,8 @@ std::string difference_text(const Difference& difference, const std::vector<Limi
     sheet.lines.push_back(std::move(entries));
   }
   if (equal > 0) {
-    sheet.notes.push_back(fmt::format("equal in every cell: {} of {} lines of a label and a metric",
-                                      equal, compared));
+    sheet.notes.push_back(fmt::format("equal in every cell: {} of {} of a label and a metric",
+                                      equal, counted(compared, "line")));
   }
   if (lacks_interval && !sheet.lines.empty()) {
     sheet.notes.push_back(fmt::format(

@@ -13,6 +13,8 @@
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
 #include "report/passages.h"
+#include "report/share.h"
+#include "store/needle.h"
 #include "store/summary.h"
 
 namespace kvlab::report {
@@ -224,6 +226,7 @@ Value mean_of(const store::Results& results, const Passages& passages_of, const 
   double sum = 0;
   bool whole_models = true;
   std::map<std::string, std::vector<Sampled>> numbers;
+  std::map<std::string, double> trials;
   std::set<std::tuple<std::string, std::string, std::vector<json>>> met;
   for (const store::SummaryRow* row : rows) {
     // The same data under another name says nothing more.
@@ -237,15 +240,29 @@ Value mean_of(const store::Results& results, const Passages& passages_of, const 
     ++value.numbers;
     sum += number.value;
     whole_models = whole_models && row->layer < 0;
-    numbers[passages_of.of(*row)].push_back(std::move(number));
+    const std::string& passage = passages_of.of(*row);
+    trials[passage] = trials_of(*cell, metric);
+    numbers[passage].push_back(std::move(number));
   }
   value.mean = value.numbers > 0 ? sum / static_cast<double>(value.numbers)
                                  : std::numeric_limits<double>::quiet_NaN();
   std::vector<Sampled> passages;
+  double successes = 0;
   for (const auto& [passage, of_passage] : numbers) {
     passages.push_back(value.passages[passage] = mean_of(of_passage));
+    value.trials += trials[passage];
+    successes += trials[passage] * passages.back().value;
   }
-  if (const auto interval = interval_of(passages, whole_models)) {
+  const bool is_share =
+      !trials.empty() && std::all_of(trials.begin(), trials.end(),
+                                     [](const auto& of_passage) { return of_passage.second > 0; });
+  if (!is_share) value.trials = 0;
+  if (is_share) {
+    // A trial that several methods took is one trial: its share of them varies less than one of
+    // theirs does, so the interval is no narrower than it should be.
+    value.mean = successes / value.trials;
+    std::tie(value.low, value.high) = wilson(value.mean, value.trials);
+  } else if (const auto interval = interval_of(passages, whole_models)) {
     value.low = interval->low;
     value.high = interval->high;
   }
@@ -275,6 +292,10 @@ nlohmann::json entry_of(const store::Results& results, const store::SummaryRow& 
   if (dimension == "layer") return row.layer;
   if (dimension == "seed") return row.seed;
   if (dimension == "backend") return row.backend;
+  if (const auto& names = store::kNeedleColumns;
+      std::find(names.begin(), names.end(), dimension) != names.end()) {
+    return store::needle_entry(row, dimension);
+  }
   for (size_t axis = 0; axis < std::min(results.axes.size(), row.sweep.size()); ++axis) {
     if (results.axes[axis] == dimension) return row.sweep[axis];
   }

@@ -27,14 +27,16 @@ inline constexpr int64_t kFewestPassages = 4;
 struct Value {
   double mean = 0;  // NaN where there is no number
   // 95% interval, resampling passages and, within them, blocks of positions where the metric is
-  // known by position; never heads or layers. NaN where there are too few passages.
+  // known by position; never heads or layers. NaN where there are too few passages. Of a share of
+  // trials Wilson's, however many passages there are.
   double low = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::quiet_NaN();
   std::map<std::string, Sampled> passages;  // the mean of each passage
-  int64_t planned = 0;                      // rows of the summary that belong here
-  int64_t complete = 0;                     // of these
-  int64_t numbers = 0;                      // of these, with a number: what the mean is over
-  int64_t cells = 0;                        // behind these numbers, each once
+  double trials = 0;    // of a share of trials, whose interval is Wilson's: each trial once; else 0
+  int64_t planned = 0;  // rows of the summary that belong here
+  int64_t complete = 0;     // of these
+  int64_t numbers = 0;      // of these, with a number: what the mean is over
+  int64_t cells = 0;        // behind these numbers, each once
   bool is_partial = false;  // over fewer cells than planned, or over less data than its neighbours
 };
 

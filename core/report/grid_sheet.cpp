@@ -34,15 +34,61 @@ using For = SheetColumn::For;
 
 bool has_interval(const Value& value) { return !std::isnan(value.low); }
 
-/// Of all means with an interval.
-size_t fewest_passages(const Grid& grid) {
+bool is_resampled(const Value& value) { return has_interval(value) && value.trials == 0; }
+
+/// " ±0.023", or " [0.66, 0.93]" of a share, which may stand at an end of its interval.
+std::string interval_text(const Value& value) {
+  if (!has_interval(value)) return "";
+  if (is_resampled(value)) return " ±" + two_digits((value.high - value.low) / 2);
+  return fmt::format(" [{:.2f}, {:.2f}]", value.low, value.high);
+}
+
+/// What the ± of a table is; nothing where it has none.
+void add_resampling(const Grid& grid, std::vector<std::string>* notes) {
   size_t fewest = std::numeric_limits<size_t>::max();
   for (const Line& line : grid.lines) {
     for (const Value& value : line.values) {
-      if (has_interval(value)) fewest = std::min(fewest, value.passages.size());
+      if (is_resampled(value)) fewest = std::min(fewest, value.passages.size());
     }
   }
-  return fewest;
+  if (fewest == std::numeric_limits<size_t>::max()) return;
+  notes->emplace_back(
+      "±: half of the 95% interval that resampling the passages gives, for metrics by position "
+      "blocks of 128 positions within them as well");
+  if (fewest < static_cast<size_t>(kNeededPassages)) {
+    notes->push_back(
+        fmt::format("{} {} too few to speak for another text: {} are needed for a verdict",
+                    counted(static_cast<int64_t>(fewest), "passage"), fewest == 1 ? "is" : "are",
+                    kNeededPassages));
+  }
+}
+
+/// What the brackets of a share are, and which columns are hard without quantization too.
+void add_shares(const Grid& grid, std::vector<std::string>* notes) {
+  constexpr double kAnswered = 0.8;
+  std::string metric;
+  double fewest = std::numeric_limits<double>::infinity(), most = 0;
+  std::vector<std::string> hard;
+  for (const Line& line : grid.lines) {
+    for (size_t i = 0; i < grid.columns.size(); ++i) {
+      const Value& value = line.values[i];
+      if (value.trials == 0) continue;
+      metric = grid.columns[i].metric;
+      fewest = std::min(fewest, value.trials);
+      most = std::max(most, value.trials);
+      if (!line.is_exact || value.mean >= kAnswered) continue;
+      add_once(&hard, join(grid.layout.cols.empty() ? line.keys : grid.columns[i].keys, " / "));
+    }
+  }
+  if (most == 0) return;
+  const std::string trials =
+      fewest == most ? fmt::format("{}", most) : fmt::format("{} to {}", fewest, most);
+  notes->push_back(fmt::format(
+      "{}: share of the {} trials that a value pools, with Wilson's 95% interval", metric, trials));
+  if (!hard.empty()) {
+    notes->push_back(fmt::format(
+        "below 80% without quantization, which tells little of a cache: {}", join(hard, "; ")));
+  }
 }
 
 /// Heading of a column for programs: "wo_rel", or "group=32" of a table with columns.
@@ -105,7 +151,7 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
     for (size_t column = 0; column < grid.columns.size(); ++column) {
       const Value& value = line.values[column];
       Entry entry{short_number(value.mean), exact_number(value.mean), ranks.by_column[column][i]};
-      if (has_interval(value)) entry.text += " ±" + two_digits((value.high - value.low) / 2);
+      entry.text += interval_text(value);
       const std::string compared = compares ? off_text(off(grid, i, column)) : "";
       if (!compared.empty()) entry.text += " (" + compared + ")";
       if (!is_marked && value.is_partial) entry.text += kPartialMark;
@@ -126,17 +172,8 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
     entries.push_back({cells, cells});
     sheet.lines.push_back(std::move(entries));
   }
-  if (std::find(with_interval.begin(), with_interval.end(), true) != with_interval.end()) {
-    sheet.notes.emplace_back(
-        "±: half of the 95% interval that resampling the passages gives, for metrics by position "
-        "blocks of 128 positions within them as well");
-    const size_t fewest = fewest_passages(grid);
-    if (fewest < static_cast<size_t>(kNeededPassages)) {
-      sheet.notes.push_back(fmt::format(
-          "{} passages are too few to speak for another text: {} are needed for a verdict", fewest,
-          kNeededPassages));
-    }
-  }
+  add_resampling(grid, &sheet.notes);
+  add_shares(grid, &sheet.notes);
   if (compares) sheet.notes.push_back(note_of_comparison(grid));
   if (ranks.were_tested) {
     sheet.notes.emplace_back(

@@ -193,9 +193,9 @@ Inspection inspect(const std::filesystem::path& path) {
 }
 
 std::string inspection_text(const Inspection& inspection) {
-  std::string text =
-      fmt::format("{}: {}, {} bytes\n", inspection.file,
-                  inspection.schema.empty() ? "no schema" : inspection.schema, inspection.bytes);
+  std::string text = fmt::format("{}: {}, {}\n", inspection.file,
+                                 inspection.schema.empty() ? "no schema" : inspection.schema,
+                                 counted(static_cast<int64_t>(inspection.bytes), "byte"));
   for (const auto& [name, count] : inspection.counts)
     text += fmt::format("  {}: {}\n", name, count);
   if (!inspection.attributes.empty()) text += "attributes:\n";

@@ -11,6 +11,7 @@
 #include "base/names.h"
 #include "metrics_catalog/catalog.h"
 #include "report/grid.h"
+#include "store/needle.h"
 #include "store/summary.h"
 
 namespace kvlab::report {
@@ -32,11 +33,30 @@ const std::vector<Named>& named_layouts() {
   static const std::vector<Named> all = {
       {"default",
        {},
-       {"bits_per_element", "bits_at_32k", "bits_at_128k",     "ppl",           "dnll",
-        "dnll_tail",        "next_kl",     "next_top1",        "needle_exact",  "divergence",
-        "wo_rel",           "attn_kl",     "out_rel",          "k_nmse",        "v_nmse",
-        "encode_us",        "append_us",   "decode_us",        "dequantize_us", "experiment_us",
-        "step_us",          "step_p99_us", "tokens_per_second"}},
+       {"bits_per_element",
+        "bits_at_32k",
+        "bits_at_128k",
+        "ppl",
+        "dnll",
+        "dnll_tail",
+        "next_kl",
+        "next_top1",
+        "needle_exact",
+        "needle_nll",
+        "divergence",
+        "wo_rel",
+        "attn_kl",
+        "out_rel",
+        "k_nmse",
+        "v_nmse",
+        "encode_us",
+        "append_us",
+        "decode_us",
+        "dequantize_us",
+        "experiment_us",
+        "step_us",
+        "step_p99_us",
+        "tokens_per_second"}},
       {"parts",
        {},
        {"wo_rel", "wo_rel_k", "wo_rel_v", "out_rel", "out_rel_k", "out_rel_v", "attn_kl",
@@ -218,6 +238,9 @@ std::vector<std::string> default_metrics(const std::vector<std::string>& measure
 
 std::vector<std::string> dimensions(const store::Results& results) {
   Words names = {"method", "label", "dataset", "text", "layer", "seed", "backend"};
+  if (store::has_needles(results)) {
+    names.insert(names.end(), store::kNeedleColumns.begin(), store::kNeedleColumns.end());
+  }
   names.insert(names.end(), results.axes.begin(), results.axes.end());
   return names;
 }

@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::string>;
 
-constexpr size_t kMostWarnings = 30;
+constexpr ptrdiff_t kMostWarnings = 30;
 
 /// The most entries of `name` that one value of the table is a mean over: an axis that goes along
 /// with one of rows or columns has one in each.
@@ -76,7 +76,9 @@ class Shape {
     Words parts;
     for (size_t i = 0; i < kKeys.size(); ++i) {
       if (values_[i].empty()) continue;
-      parts.push_back(fmt::format(fmt::runtime(kKeys[i].second), join(values_[i], "/")));
+      std::string part = fmt::format(fmt::runtime(kKeys[i].second), join(values_[i], "/"));
+      if (values_[i] == Words{"1"} && part.ends_with('s')) part.pop_back();  // "1 KV head"
+      parts.push_back(std::move(part));
     }
     return join(parts);
   }
@@ -202,8 +204,9 @@ void add_warnings(const store::Results& results, const Grid& grid, Notes* notes)
   size_t number = 0;
   for (const std::string& text : texts) {
     if (number == kMostWarnings) {
-      notes->lines.push_back(fmt::format("and {} more warnings, in /summary/warnings of the file",
-                                         texts.size() - kMostWarnings));
+      notes->lines.push_back(
+          fmt::format("and {}, in /summary/warnings of the file",
+                      counted(std::ssize(texts) - kMostWarnings, "more warning")));
       break;
     }
     ++number;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "base/names.h"
 #include "base/nan.h"
 #include "report/bootstrap.h"
 #include "report/grid.h"
@@ -132,8 +133,8 @@ void decide(Finding* finding, double corrected, size_t tested) {
   if (corrected < kLevel) {
     finding->verdict = is_as_claimed(*finding) ? "upheld" : "reversed";
   } else if (is_distinct) {
-    finding->reason = fmt::format("not distinguishable once corrected for {} claims (p = {:.2g})",
-                                  tested, corrected);
+    finding->reason = fmt::format("not distinguishable once corrected for {} (p = {:.2g})",
+                                  counted(static_cast<int64_t>(tested), "claim"), corrected);
   } else {
     finding->reason = finding->claim.claimed == Claimed::equal
                           ? "not distinguishable: the interval crosses the edge of the margin"

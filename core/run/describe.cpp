@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/names.h"
 #include "cache/packed_format.h"
 #include "data/capture_info.h"
 #include "data/file_hash.h"
@@ -58,6 +59,7 @@ config::DatasetInfo describe_model(const config::DatasetItem& item) {
   info.dtype = item.model->cache_dtype;
   info.layers = {-1};
   info.model_layers = model.layers;
+  if (auto note = model::beyond_positions(model, info.tokens)) info.notes.push_back(*note);
   const at::Tensor ids = tokens.to(at::kInt).contiguous();
   info.token_ids = {ids.const_data_ptr<int32_t>(), ids.const_data_ptr<int32_t>() + ids.numel()};
   const std::string bytes(static_cast<const char*>(ids.const_data_ptr()), ids.nbytes());
@@ -73,9 +75,9 @@ at::Tensor passage(const config::DatasetItem& item) {
   const model::TokensFile file = model::read_tokens(run.tokens);
   const int64_t length = run.length > 0 ? run.length : file.tokens.size(1);
   if (run.passage >= file.tokens.size(0) || length > file.tokens.size(1)) {
-    throw Error(fmt::format("{}: holds {} passages of {} tokens, but {} of {} were asked for",
-                            run.tokens.string(), file.tokens.size(0), file.tokens.size(1),
-                            run.passage + 1, length));
+    throw Error(fmt::format("{}: holds {} of {}, but {} of {} were asked for", run.tokens.string(),
+                            counted(file.tokens.size(0), "passage"),
+                            counted(file.tokens.size(1), "token"), run.passage + 1, length));
   }
   return file.tokens[run.passage].narrow(0, 0, length);
 }

@@ -76,24 +76,19 @@ struct Job {
   const config::Cell& cell;
   const ModelInput& input;
   evaluate::LayerMethods methods;
-  evaluate::CacheUse use;
 
-  /// Tokens after a prompt, as the experiment's `evaluation` says.
   evaluate::PassageResult run(const evaluate::Prompt* prompt, const at::Tensor& tokens) const {
-    const bool decodes = cell.dataset.model->evaluation == "decode";
-    return decodes ? evaluate::decode(*input.decoder, methods, use, prompt, tokens)
-                   : evaluate::teacher_forced(*input.decoder, methods, use, prompt, tokens);
+    return evaluate_tokens(cell, *input.decoder, methods, prompt, tokens);
   }
 };
 
 /// `prefill: exact`: the first half is a prompt, and only what follows is scored.
 void measure_perplexity(const Job& job, store::CellResult& result) {
-  const bool after_prompt = job.cell.dataset.model->prefill == "exact";
-  const int64_t first = after_prompt ? job.input.prompt->tokens : 0;
+  const int64_t first = first_scored(job.cell, job.input);
   const at::Tensor tokens = job.input.tokens.slice(0, first);
-  const evaluate::PassageResult made = job.run(after_prompt ? &*job.input.prompt : nullptr, tokens);
+  const evaluate::PassageResult made = job.run(first > 0 ? &*job.input.prompt : nullptr, tokens);
   const evaluate::Scores scores =
-      evaluate::score(*job.input.decoder, made.states, job.input.exact.slice(0, first), tokens);
+      evaluate::score(*job.input.decoder, made.states, job.input.exact, tokens);
   warn(made.notes, result);
   add(made.memory, result);
   add(evaluate::perplexity(scores, first), result);
@@ -140,8 +135,8 @@ void measure_needles(const Job& job, store::CellResult& result) {
 
 /// Greedy writing is decoding, whatever `evaluation` says.
 void measure_divergence(const Job& job, store::CellResult& result) {
-  const at::Tensor written =
-      evaluate::greedy(*job.input.decoder, job.methods, job.use, *job.input.prompt, kContinuation);
+  const at::Tensor written = evaluate::greedy(*job.input.decoder, job.methods, cache_use(job.cell),
+                                              *job.input.prompt, kContinuation);
   const at::Tensor differs = written.ne(job.input.continuation).nonzero();
   const double first =
       differs.size(0) > 0 ? differs[0][0].item<double>() : static_cast<double>(kContinuation);
@@ -153,10 +148,7 @@ void measure_divergence(const Job& job, store::CellResult& result) {
 void measure_model(const config::Cell& cell, Inputs& inputs, const calibrate::Progress& progress,
                    store::CellResult& result) {
   const std::shared_ptr<const ModelInput> input = inputs.models.get(cell);
-  const Job job{cell,
-                *input,
-                prepare(cell, input->decoder->config(), inputs, progress, result),
-                {.dtype = cell.dataset.model->cache_dtype, .backend = cell.backend}};
+  const Job job{cell, *input, prepare(cell, input->decoder->config(), inputs, progress, result)};
   const auto measures = [&](const char* word) {
     return std::count(cell.measure.begin(), cell.measure.end(), word) > 0;
   };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "evaluate/passage.h"
 #include "run/describe.h"
 
 namespace kvlab::run {
@@ -30,6 +29,23 @@ bool measures(const config::Cell& cell, const char* word) {
 }
 
 }  // namespace
+
+evaluate::CacheUse cache_use(const config::Cell& cell) {
+  return {.dtype = cell.dataset.model->cache_dtype, .backend = cell.backend};
+}
+
+int64_t first_scored(const config::Cell& cell, const ModelInput& input) {
+  return cell.dataset.model->prefill == "exact" ? input.prompt->tokens : 0;
+}
+
+evaluate::PassageResult evaluate_tokens(const config::Cell& cell, const model::Decoder& decoder,
+                                        const evaluate::LayerMethods& methods,
+                                        const evaluate::Prompt* prompt, const at::Tensor& tokens) {
+  const evaluate::CacheUse use = cache_use(cell);
+  const bool decodes = cell.dataset.model->evaluation == "decode";
+  return decodes ? evaluate::decode(decoder, methods, use, prompt, tokens)
+                 : evaluate::teacher_forced(decoder, methods, use, prompt, tokens);
+}
 
 std::shared_ptr<const model::Decoder> Models::decoder(const std::string& folder) {
   const std::lock_guard lock(decoder_mutex_);
@@ -60,11 +76,15 @@ Models::Shared Models::make(const config::Cell& cell) {
   if (measures(cell, "divergence")) {
     // Through the same backend: the rounding of its kernels, which turns near ties, is no method's.
     input->continuation = evaluate::greedy(*input->decoder, unquantized(input->decoder->config()),
-                                           {.dtype = run.cache_dtype, .backend = cell.backend},
-                                           *input->prompt, kContinuation);
+                                           cache_use(cell), *input->prompt, kContinuation);
   }
   if (measures(cell, "perplexity")) {
-    input->exact = evaluate::run_prompt(*input->decoder, input->tokens, run.cache_dtype).states;
+    // In the way of every method, so that what dnll is paired with differs in quantization alone.
+    const int64_t first = first_scored(cell, *input);
+    input->exact =
+        evaluate_tokens(cell, *input->decoder, unquantized(input->decoder->config()),
+                        first > 0 ? &*input->prompt : nullptr, input->tokens.slice(0, first))
+            .states;
   }
   return input;
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "config/plan.h"
-#include "evaluate/prompt.h"
+#include "evaluate/passage.h"
 #include "model/needles_file.h"
 
 namespace kvlab::run {
@@ -20,12 +20,23 @@ namespace kvlab::run {
 struct ModelInput {
   std::shared_ptr<const model::Decoder> decoder;
   at::Tensor tokens;                       // int64 [T] of a passage
-  at::Tensor exact;                        // [T, D]: its last states with an unquantized cache
   std::optional<evaluate::Prompt> prompt;  // the passage's first half
-  at::Tensor continuation;                 // int64 [n]: what is written after it, greedily
-  std::vector<evaluate::Prompt> trials;    // of a needle task
-  at::Tensor answers;                      // int64 [trials, m]
+  at::Tensor exact;  // [n, D]: last states with an unquantized cache of the tokens that are scored
+  at::Tensor continuation;               // int64 [n]: what is written after it, greedily
+  std::vector<evaluate::Prompt> trials;  // of a needle task
+  at::Tensor answers;                    // int64 [trials, m]
 };
+
+evaluate::CacheUse cache_use(const config::Cell& cell);
+
+/// Where the tokens that are scored begin: with `prefill: exact` behind the prompt.
+int64_t first_scored(const config::Cell& cell, const ModelInput& input);
+
+/// Tokens after a prompt, or from the start where it is nullptr, as the experiment's `evaluation`
+/// says.
+evaluate::PassageResult evaluate_tokens(const config::Cell& cell, const model::Decoder& decoder,
+                                        const evaluate::LayerMethods& methods,
+                                        const evaluate::Prompt* prompt, const at::Tensor& tokens);
 
 /// Tokens over which the first greedy one that differs is looked for (contract section 7).
 inline constexpr int64_t kContinuation = 256;

@@ -356,20 +356,19 @@ Outcome run(const config::Experiment& experiment, const config::Plan& plan, cons
   results.cells = std::move(states);
   store::update_results(experiment.output, results, known.damaged);
 
-  // The last bits of a result depend on the number of threads, so that follows from the whole plan
-  // and not from what is left of it: a resumed run and shards give what one run gives.
-  // A time is that of a cell alone.
+  // The last bits of a result depend on the number of threads, and in a whole model a last bit may
+  // turn a code. So that number follows from the whole plan, not from what is left of it nor from
+  // --jobs: a resumed run and shards give what one run gives. A time is that of a cell alone.
   const bool times =
       std::count(experiment.measure.begin(), experiment.measure.end(), "kernel_time") > 0;
   if (times && options.jobs > 1) {
     observer.warning("measure kernel_time computes one cell at a time, whatever --jobs says");
   }
   const int64_t asked = times ? 1 : options.jobs > 0 ? options.jobs : cores();
-  const int64_t at_most =
-      std::clamp<int64_t>(asked, 1, std::max<int64_t>(1, std::ssize(plan.cells)));
+  const int64_t at_most = std::max<int64_t>(1, times ? 1 : std::ssize(plan.cells));
   const int64_t threads = std::max<int64_t>(1, cores() / at_most);
   const auto to_do = static_cast<int64_t>(shared->to_do.size());
-  const int64_t jobs = std::min(at_most, std::max<int64_t>(1, to_do));
+  const int64_t jobs = std::min({asked, at_most, std::max<int64_t>(1, to_do)});
   observer.started(to_do + outcome.reused, outcome.reused, jobs);
   if (to_do > 0) {
     Watch watch(shared, observer, outcome);

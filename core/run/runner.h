@@ -12,7 +12,7 @@
 namespace kvlab::run {
 
 struct Options {
-  int64_t jobs = 0;                    // cells at a time; 0: one a core
+  int64_t jobs = 0;                    // cells at a time; 0: one a core; changes no number
   std::vector<std::string> only = {};  // method ids or labels; empty: all
   int64_t shard = 1, shards = 1;       // run the shard-th of `shards` parts
   bool rerun = false;                  // compute complete cells again

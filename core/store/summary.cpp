@@ -11,6 +11,7 @@
 #include "base/names.h"
 #include "base/nan.h"
 #include "metrics_catalog/catalog.h"
+#include "store/needle.h"
 
 namespace kvlab::store {
 namespace {
@@ -50,6 +51,22 @@ void write_axis(h5::File& file, const Results& results, size_t axis) {
   } else {
     write_column<std::string>(file, results, name,
                               [&](const SummaryRow& row) { return axis_text(value(row)); });
+  }
+}
+
+/// Empty and NaN where a row has none.
+void write_needle_columns(h5::File& file, const Results& results) {
+  const auto number = [](const SummaryRow& row, const char* name) {
+    const json entry = needle_entry(row, name);
+    return entry.is_null() ? kNaN : entry.get<double>();
+  };
+  write_column<std::string>(file, results, "task", [](const SummaryRow& row) {
+    const json entry = needle_entry(row, "task");
+    return entry.is_null() ? std::string() : entry.get<std::string>();
+  });
+  for (const char* name : {"length", "depth"}) {
+    write_column<double>(file, results, name,
+                         [&](const SummaryRow& row) { return number(row, name); });
   }
 }
 
@@ -151,8 +168,8 @@ std::string missing_rows_text(const Results& results) {
   const int64_t missing = missing_rows(results);
   if (missing == 0) return "";
   return fmt::format(
-      "{} of the experiment's {} rows are missing: a shard is not in, or --only chose some",
-      missing, missing + std::ssize(results.rows));
+      "{} of the experiment's {} rows {} missing: a shard is not in, or --only chose some", missing,
+      missing + std::ssize(results.rows), missing == 1 ? "is" : "are");
 }
 
 std::vector<std::string> warnings_of(const Results& results, const SummaryRow& row) {
@@ -225,6 +242,7 @@ void write_summary(h5::File& file, const Results& results) {
   write_column<int64_t>(file, results, "seed", [](Row row) { return row.seed; });
   write_column<uint8_t>(file, results, "seed_used", [](Row row) { return row.seed_used; });
   write_column<std::string>(file, results, "backend", [](Row row) { return row.backend; });
+  if (has_needles(results)) write_needle_columns(file, results);
   for (size_t axis = 0; axis < results.axes.size(); ++axis) write_axis(file, results, axis);
 
   const auto history = [&](Row row, bool key) -> int64_t {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import passages, probes, schema
-from .cli import UserError, first_line, note, warn
+from .cli import UserError, counted, first_line, note, warn
 from .loading import Model
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _forward(model: Model, modules: Modules, tokens: np.ndarray, sink: LayerSink
         except (RuntimeError, IndexError) as error:  # out of memory, a tokenizer that is not this model's
             raise UserError(f"{model.name}: the forward failed: {first_line(error)}") from error
         seconds = time.monotonic() - started
-        note(f"passage {passage + 1} of {len(tokens)}: {len(modules)} layers, {len(row)} tokens, {seconds:.1f} s")
+        note(f"passage {passage + 1} of {len(tokens)}: {counted(len(modules), 'layer')}, {counted(len(row), 'token')}, {seconds:.1f} s")
 
 
 def _backward(model: Model, modules: Modules, tokens: np.ndarray, writer: schema.CaptureWriter) -> None:

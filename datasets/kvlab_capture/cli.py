@@ -25,6 +25,11 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(EXIT_BAD_INPUT, f"{self.prog}: error: {message} (--help shows the usage)\n")
 
 
+def counted(count: int, noun: str) -> str:
+    """Number and noun: 1 token, 2 tokens."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def note(message: str) -> None:
     """Progress: stderr, so that stdout holds results only."""
     print(message, file=sys.stderr, flush=True)

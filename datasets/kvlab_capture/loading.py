@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .cli import UserError, first_line, note
+from .cli import UserError, counted, first_line, note
 from .gguf_once import HeaderCache
 
 
@@ -131,7 +131,7 @@ class Model:
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])
             raise UserError(
-                f"{self.name}: the checkpoint lacks {len(missing)} weights of the model, such as {missing[0]}"
+                f"{self.name}: the checkpoint lacks {counted(len(missing), 'weight')} of the model, such as {missing[0]}"
             )
         return model
 

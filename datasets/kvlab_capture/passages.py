@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .cli import UserError
+from .cli import UserError, counted
 
 BOS_CHOICES = ("auto", "always", "never")
 
@@ -73,7 +73,7 @@ def cut(path: Path, tokenizer: Any, wanted: Cut) -> Passages:
         asked = f"{wanted.passages} x {per_passage}" if wanted.passages > 1 else f"{per_passage}"
         skipped = f" after {wanted.skip_tokens} skipped ones" if wanted.skip_tokens else ""
         where = f" from {wanted.start_at!r} on" if wanted.start_at else ""
-        raise UserError(f"{path} has {len(ids)} tokens{where}, but {asked}{skipped} were asked for")
+        raise UserError(f"{path} has {counted(len(ids), 'token')}{where}, but {asked}{skipped} were asked for")
 
     rows = np.array(ids[first:last], dtype=np.int32).reshape(wanted.passages, per_passage)
     if bos is not None:

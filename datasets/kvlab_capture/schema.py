@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from .atomic import whole_file
-from .cli import UserError
+from .cli import UserError, counted
 from .full_disk import RememberingFile
 
 SCHEMA = "kvlab.capture/1"
@@ -39,7 +39,8 @@ def from_bfloat16(bits: np.ndarray) -> np.ndarray:
 def encode(x: np.ndarray, dtype: str, what: str) -> np.ndarray:
     """float32 array -> as stored. Refuses what `dtype` cannot hold: a reader would refuse the file."""
     if not np.isfinite(x).all():
-        raise UserError(f"{what} holds {np.count_nonzero(~np.isfinite(x))} values that are not finite")
+        wrong = np.count_nonzero(~np.isfinite(x))
+        raise UserError(f"{what} holds {counted(wrong, 'value')} not finite")
     if dtype == "float32":
         return x
     largest = np.abs(x).max(initial=0.0)

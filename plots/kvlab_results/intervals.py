@@ -10,6 +10,7 @@ import numpy as np
 
 NEEDED_PASSAGES = 16  # fewer say too little about another text
 FEWEST_PASSAGES = 4  # where blocks of positions are resampled too
+SHARES = ("needle_exact",)  # of trials, each a block of its own: Wilson's interval
 _RESAMPLES, _REPLICATES, _SEED = 10_000, 500, 20260519
 
 
@@ -56,6 +57,15 @@ def interval(passages: Sequence[Sampled], whole_models: bool = False) -> tuple[f
         chosen = values[_below(_draws(_RESAMPLES * len(passages)), len(passages))]
     means = np.sort(chosen.reshape(_RESAMPLES, len(passages)).mean(axis=1))
     return float(means[_RESAMPLES * 25 // 1000]), float(means[_RESAMPLES * 975 // 1000 - 1])
+
+
+def of_share(shares: Sequence[float], trials: Sequence[int]) -> tuple[float, float, float]:
+    """The share of all trials of the passages, with Wilson's 95% interval (JASA 22, 1927)."""
+    n, z = sum(trials), 1.959963984540054
+    share = sum(np.multiply(shares, trials)) / n
+    middle, scale = share + z * z / (2 * n), 1 + z * z / n
+    half = z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return share, float(np.clip((middle - half) / scale, 0, share)), float(np.clip((middle + half) / scale, share, 1))
 
 
 @cache

@@ -14,6 +14,14 @@ using namespace kvlab;
 using evaluate::CacheUse;
 using evaluate::LayerMethods;
 
+/// Changes of the tiny config: a model whose layers read the last `window` tokens; none where 0.
+nlohmann::json sliding(int64_t window) {
+  if (window == 0) return nlohmann::json::object();
+  return {{"model_type", "mistral"},
+          {"architectures", nlohmann::json::array({"MistralForCausalLM"})},
+          {"sliding_window", window}};
+}
+
 /// Each layer's tensors over 1,100 tokens.
 std::vector<calibrate::CalibrationSample> calibration(const model::Decoder& decoder) {
   std::vector<calibrate::CalibrationSample> layers;
@@ -96,7 +104,9 @@ std::vector<method::Recipe> recipes() {
 }  // namespace
 
 TEST_CASE("one pass gives what decoding token by token gives, on every flush rule", "[evaluate]") {
-  const TinyFolder folder;
+  const int64_t window = GENERATE(0, 50);
+  CAPTURE(window);
+  const TinyFolder folder(sliding(window));
   const model::Decoder decoder(folder.path());
   const at::Tensor tokens = tiny_tokens(130);
   const evaluate::Prompt whole = evaluate::run_prompt(decoder, tokens, DType::bf16);
@@ -121,6 +131,11 @@ TEST_CASE("one pass gives what decoding token by token gives, on every flush rul
       CHECK((recipe.id == "bf16" ? error < 1e-4 : error > 0.01));
 
       use.backend = "cpu";
+      if (window > 0) {
+        CHECK_THROWS_WITH(evaluate::decode(decoder, methods, use, prompt, rest),
+                          ContainsSubstring("backend cpu has no sliding windows"));
+        continue;
+      }
       const auto packed = evaluate::decode(decoder, methods, use, prompt, rest);
       CHECK(mean_gap(expected, nll(decoder, packed.states, rest)) < 1e-3);
     }
@@ -130,11 +145,8 @@ TEST_CASE("one pass gives what decoding token by token gives, on every flush rul
 TEST_CASE("each query reads the tokens that its step's windows say", "[evaluate]") {
   // One layer by hand: the definition, token by token, in float64; with the model's own window too.
   for (const int64_t window : {0, 50}) {
-    nlohmann::json changes = {{"num_hidden_layers", 1}};
-    if (window > 0) {
-      changes.update({{"model_type", "mistral"}, {"sliding_window", window}});
-      changes["architectures"] = {"MistralForCausalLM"};
-    }
+    nlohmann::json changes = sliding(window);
+    changes["num_hidden_layers"] = 1;
     const TinyFolder folder(changes);
     const model::Decoder decoder(folder.path());
     const at::Tensor tokens = tiny_tokens(140);
@@ -188,7 +200,9 @@ TEST_CASE("each query reads the tokens that its step's windows say", "[evaluate]
 }
 
 TEST_CASE("caches that look at tokens: one pass gives what decoding gives", "[evaluate]") {
-  const TinyFolder folder;
+  const int64_t window = GENERATE(0, 35);
+  CAPTURE(window);
+  const TinyFolder folder(sliding(window));
   const model::Decoder decoder(folder.path());
   const at::Tensor tokens = tiny_tokens(130);
   const evaluate::Prompt half = evaluate::run_prompt(decoder, tokens.narrow(0, 0, 70), DType::fp32);

@@ -76,6 +76,22 @@ TEST_CASE("a model's config: what is not supported is refused by its name", "[mo
         "config.json: 'num_hidden_layers' is \"four\", expected a positive integer");
 }
 
+TEST_CASE("a model's config: what length it was made for, RoPE scaling included", "[model]") {
+  const auto positions = [](const json& object) { return parse_config(object, "").max_positions; };
+  CHECK(positions(llama()) == 512);
+  CHECK(positions(with(llama(), "max_position_embeddings", nullptr)) == 0);
+  CHECK(positions(with(llama(), "rope_scaling", {{"type", "linear"}, {"factor", 4.0}})) == 2048);
+  json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  CHECK(positions(with(llama(), "rope_scaling", scaling)) == 2048);
+  scaling["original_max_position_embeddings"] = 128;
+  CHECK(positions(with(llama(), "rope_scaling", scaling)) == 512);
+
+  using kvlab::model::beyond_positions;
+  CHECK_FALSE(beyond_positions(parse_config(llama(), ""), 512));
+  CHECK(beyond_positions(parse_config(llama(), ""), 513) ==
+        "513 tokens are more than the 512 positions that the model was made for");
+}
+
 TEST_CASE("a model's config: sliding windows", "[model]") {
   const json mistral = with(standard("mistral", "MistralForCausalLM"), "sliding_window", 16);
   CHECK(parse_config(mistral, "").windows == std::vector<int64_t>{16, 16, 16, 16});

@@ -44,7 +44,8 @@ def test_perplexity(kvlab: Kvlab) -> None:
         assert row["ppl"] == pytest.approx(math.exp(row["nll"]))
         assert 2 < row["bits_per_element"] <= 16
         if row["method"] == "bf16":
-            assert abs(row["dnll"]) < 1e-4 and row["next_top1"] == 1 and row["bits_per_element"] == 16
+            # Paired with the unquantized cache in the same evaluation: with itself.
+            assert row["dnll"] == row["next_kl"] == 0 and row["next_top1"] == 1 and row["bits_per_element"] == 16
         else:
             assert row["next_kl"] > 1e-3 and row["next_top1"] < 1
     with h5py.File(kvlab.folder / "ppl.h5") as file:
@@ -94,6 +95,31 @@ def test_both_evaluations_agree_on_every_method(kvlab: Kvlab) -> None:
             assert a["nll"] == pytest.approx(b["nll"], abs=1e-3), a["method"]
 
 
+@pytest.mark.parametrize("setting", ["", "prefill: exact\n", "evaluation: decode\n", "evaluation: decode\nprefill: exact\n",
+                                     "evaluation: decode\nbackend: cpu\n"])  # fmt: skip
+def test_dnll_is_paired_with_the_row_of_bf16(kvlab: Kvlab, setting: str) -> None:
+    exact, coarse = run(kvlab, "paired", HEAD.replace("passages: 2", "length: 100") + "methods: [bf16, int2_naive]\n" + setting)
+    assert exact["dnll"] == exact["next_kl"] == 0 and exact["next_top1"] == 1
+    assert coarse["dnll"] == pytest.approx(coarse["nll"] - exact["nll"], abs=1e-12)
+
+
+def test_longer_than_the_model_was_made_for(kvlab: Kvlab) -> None:
+    shutil.copytree(kvlab.folder / "model", kvlab.folder / "short")
+    config = json.loads((kvlab.folder / "model/config.json").read_text()) | {"max_position_embeddings": 300}
+    (kvlab.folder / "short/config.json").write_text(json.dumps(config))
+    note = "640 tokens are more than the 300 positions that the model was made for"
+    text = HEAD.replace("path: model", "path: short") + "methods: [kivi]\n"
+    (kvlab.folder / "long.yaml").write_text(text)
+    assert kvlab.ok("validate", "long.yaml").err.count(f"text.h5: {note}") == 1
+    assert kvlab.ok("run", "long.yaml", "--out", "long.h5", "--no-progress").err.count(note) == 1
+    assert all(note in row["warnings"] for row in rows(kvlab.folder / "long.h5"))
+    assert f"[1] {note}" in kvlab.ok("table", "long.h5").out
+    captured = kvlab.ok("capture", "--model", "short", "--tokens", "text.h5", "--layers", "0", "--out", "beyond.h5")
+    assert f"warning: text.h5: {note}" in captured.err
+    (kvlab.folder / "long.yaml").write_text(text.replace("passages: 2", "length: 300"))
+    assert kvlab.ok("validate", "long.yaml").err == ""
+
+
 def test_an_exact_prefill_scores_the_second_half(kvlab: Kvlab) -> None:
     (row,) = run(kvlab, "prompt", HEAD.replace("passages: 2", "length: 600") + "prefill: exact\nmethods: [kivi]\n")
     with h5py.File(kvlab.folder / "prompt.h5") as file:
@@ -120,6 +146,9 @@ def test_needles_are_a_dataset_a_task(kvlab: Kvlab) -> None:
     assert found[0]["needle_nll"] != found[1]["needle_nll"]
     table = kvlab.ok("table", "needle.h5", "--rows", "label", "--cols", "dataset", "--value", "needle_nll").out
     assert "needles single 000300 050%" in table
+    assert [(row["task"], row["length"], row["depth"]) for row in found[1:3]] == [("keys", 300, 0.5), ("single", 300, 0.5)]
+    table = kvlab.ok("table", "needle.h5", "--rows", "label", "--cols", "task,length", "--value", "needle_exact").out
+    assert "single / 300" in table and "share of the 3 trials that a value pools, with Wilson's 95% interval" in table
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

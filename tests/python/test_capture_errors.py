@@ -120,7 +120,7 @@ def test_weights_that_are_missing(capture: Callable[..., Outcome], tiny: Callabl
     weights = tiny("llama", rms_norm_eps=1e-4) / "model.safetensors"
     kept = {name: x for name, x in load_file(weights).items() if name != "model.layers.1.self_attn.k_proj.weight"}
     save_file(kept, weights, metadata={"format": "pt"})
-    message = "the checkpoint lacks 1 weights of the model, such as model.layers.1.self_attn.k_proj.weight"
+    message = "the checkpoint lacks 1 weight of the model, such as model.layers.1.self_attn.k_proj.weight"
     refused(capture(rms_norm_eps=1e-4), message)
 
 

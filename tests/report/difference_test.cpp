@@ -191,7 +191,7 @@ kivi   wo_rel  0.2000  0.3100  0.1100             -  1.550         0.2200      2
 intervals resample passages and need 16 of them, 4 where a metric is known by position
 )");
   CHECK(difference_text(difference(passages(1, 0.2), passages(1, 0.2), {}, {}), {}, {}) ==
-        "equal in every cell: 1 of 1 lines of a label and a metric\n");
+        "equal in every cell: 1 of 1 line of a label and a metric\n");
   const auto json = difference_json(found);
   CHECK(json["changes"].size() == 2);
   CHECK(json["changes"][0]["metric"] == "attn_top1");

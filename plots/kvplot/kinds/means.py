@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 from kvlab_results import Refused, Results
-from kvlab_results.intervals import FEWEST_PASSAGES, NEEDED_PASSAGES, Sampled, interval
+from kvlab_results.intervals import FEWEST_PASSAGES, NEEDED_PASSAGES, SHARES, Sampled, interval, of_share
 
 from kvplot import choice as ch
 from kvplot.figure import Axis, Figure, Panel, Series
@@ -33,7 +33,8 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     blocks = results.arrays_of(found["cell"].unique(), "blocks", {value})
     numbers = [Sampled.of_cell(row_value, blocks[cell].get(value), value) for cell, row_value in zip(found["cell"], found[value],
                                                                                                      strict=True)]
-    found = found.assign(passage=results.passages.reindex(found.index), number=numbers)
+    trials = [blocks[cell][value].shape[1] if value in SHARES and value in blocks[cell] else 0 for cell in found["cell"]]
+    found = found.assign(passage=results.passages.reindex(found.index), number=numbers, trials=trials)
     name = ch.name_of(value, results)
     if x in ("label", "method"):
         means, some = _means(found, x, value), [x]
@@ -50,7 +51,8 @@ def figure(results: Results, choice: ch.Choice) -> Figure:
     others = [axis for axis in results.axes if axis not in some]
     pooled = ch.pooled(found.assign(**{column: 0 for column in some}), others)
     return Figure(KIND, f"Mean {value} by {title}", [panel], ch.sentence(
-        pooled, _intervals(means), _listed("over fewer rows than others, not comparable", means[means["rows"] < means["rows"].max()]),
+        pooled, _intervals(means, value),
+        _listed("over fewer rows than others, not comparable", means[means["rows"] < means["rows"].max()]),
         _listed("zero or infinite, not drawn", means.drop(drawn.index)), left_out))
 
 
@@ -66,11 +68,17 @@ def _parts(found: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:
 def _means(found: pd.DataFrame, keys: str | list[str], value: str) -> pd.DataFrame:
     """Columns mean, low, high, rows; one row a key."""
     def of(rows: pd.DataFrame) -> pd.Series:
-        passages = [Sampled.mean(list(numbers)) for _, numbers in rows.groupby("passage", sort=True)["number"]]
-        low, high = interval(passages, whole_models=bool((rows["layer"] < 0).all()))
-        return pd.Series({"mean": rows[value].mean(), "low": low, "high": high, "rows": len(rows)})
+        groups = rows.groupby("passage", sort=True)
+        passages = [Sampled.mean(list(numbers)) for _, numbers in groups["number"]]
+        trials = list(groups["trials"].first())
+        if all(trials):
+            mean, low, high = of_share([passage.value for passage in passages], trials)
+        else:
+            low, high = interval(passages, whole_models=bool((rows["layer"] < 0).all()))
+            mean = rows[value].mean()
+        return pd.Series({"mean": mean, "low": low, "high": high, "rows": len(rows)})
 
-    return found.groupby(keys, sort=False, dropna=False)[["passage", "layer", "number", value]].apply(of)
+    return found.groupby(keys, sort=False, dropna=False)[["passage", "layer", "number", "trials", value]].apply(of)
 
 
 def _is_wide(means: pd.DataFrame) -> bool:
@@ -115,7 +123,9 @@ def _words(row: pd.Series) -> str:
     return f"{row['mean']:.4g}{ends}, {row['rows']:.0f} rows"
 
 
-def _intervals(means: pd.DataFrame) -> str:
+def _intervals(means: pd.DataFrame, value: str) -> str:
+    if value in SHARES:
+        return "lines: Wilson's 95% intervals of the shares of trials"
     if means["low"].notna().any():
         return "lines: 95% intervals that resample the passages, where a metric is known by position blocks of it too"
     return f"no intervals, which need {NEEDED_PASSAGES} passages, {FEWEST_PASSAGES} of a metric that is known by position"
