@@ -13,6 +13,7 @@ import matplotlib.image
 import matplotlib.transforms
 import numpy as np
 import pytest
+import tiny_model
 from conftest import REPOSITORY
 from experiment_text import synthetic, write
 from kvlab_program import Kvlab
@@ -192,6 +193,20 @@ def test_intervals_are_those_of_the_table(tmp_path: Path, seeds: int, metric: st
     assert drawn.keys() == table.keys()
     for label, numbers in table.items():
         assert drawn[label] == pytest.approx(numbers, rel=1e-9)
+
+
+def test_a_share_of_trials_has_the_interval_of_the_table(tmp_path: Path) -> None:
+    program = Kvlab(tiny_model.make(tmp_path))
+    (tmp_path / "needle.yaml").write_text("schema: 1\ndataset: {source: model, path: model, needles: needles.h5}\n"
+                                          "measure: [needle]\nmethods: [bf16, kivi]\noutput: needle.h5\n")
+    program.ok("run", "needle.yaml")
+    lines = program.ok("table", "needle.h5", "--value", "needle_exact", "--format", "csv").out.splitlines()
+    table = {line.split(",")[0]: [float(number) for number in line.split(",")[1:4]] for line in lines[1:]}
+    figure = kinds.ALL["means"].figure(read(tmp_path / "needle.h5"), Choice(value="needle_exact"))
+    for mark in figure.panels[0].marks:
+        assert [mark.x[0], mark.ends[0][0], mark.ends[1][0]] == pytest.approx(table[mark.name], rel=1e-12)
+        assert mark.ends[0][0] < mark.ends[1][0]
+    assert "Wilson" in figure.caption
 
 
 def test_pareto_points_are_means_and_nothing_beats_the_front(request: pytest.FixtureRequest, swept: Results) -> None:
