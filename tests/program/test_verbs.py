@@ -155,7 +155,7 @@ def test_calibrate_writes_a_rotation_that_a_recipe_reads(kvlab: Kvlab) -> None:
     write_capture(kvlab.folder / "kv.h5", {3: random_layer(0)})
     write_capture(kvlab.folder / "cal.h5", {3: random_layer(1, tokens=512)}, token_ids=np.arange(512) + 999)
     made = kvlab.ok("calibrate", "oscar_cov", "--data", "cal.h5", "--out", "rotation.h5")
-    assert "rotation.h5" in made.out and "1 layers" in made.out
+    assert "rotation.h5" in made.out and "1 layer " in made.out
     assert json.loads(kvlab.ok("inspect", "rotation.h5", "--verify", "--json").out)["schema"] == "kvlab.rotation/1"
     write(kvlab.folder, dataset={"source": "capture", "path": "kv.h5"}, methods=[
         "oscar_cov", {"use": "oscar_cov", "label": "file", "set": {
