@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/names.h"
 #include "kvlab/kernels/layout.h"
 #include "quant/rounding.h"
 
@@ -134,11 +135,11 @@ void KvCache::append(const at::Tensor& k, const at::Tensor& v) {
   const at::Tensor value = captured(v, "v", kMostStep);
   const int64_t n = key.size(2);
   if (value.size(2) != n) {
-    throw Error(fmt::format("append: k has {} tokens, v {}", n, value.size(2)));
+    throw Error(fmt::format("append: k has {}, v {}", counted(n, "token"), value.size(2)));
   }
   if (longest() + n > shape_.capacity) {
-    throw Error(fmt::format("append: {} tokens more than the capacity of {}",
-                            longest() + n - shape_.capacity, shape_.capacity));
+    throw Error(fmt::format("append: {} more than the capacity of {}",
+                            counted(longest() + n - shape_.capacity, "token"), shape_.capacity));
   }
   std::vector<int64_t> tokens = tokens_;
   for (int64_t& count : tokens) count += n;

@@ -180,7 +180,7 @@ TEST_CASE("a cache refuses what does not fit it, in a sentence", "[cache]") {
   KvCache packed(method, prepared, {1, 2, 64, 40, DType::bf16}, "cpu");
   packed.prefill(sample.k.narrow(2, 0, 39), sample.v.narrow(2, 0, 39));
   const auto k = [&](int64_t n) { return sample.k.narrow(2, 0, n); };
-  CHECK_THROWS_WITH(packed.append(k(2), k(2)), "append: 1 tokens more than the capacity of 40");
+  CHECK_THROWS_WITH(packed.append(k(2), k(2)), "append: 1 token more than the capacity of 40");
   CHECK_THROWS_WITH(packed.append(k(2), k(1)), "append: k has 2 tokens, v 1");
   CHECK_THROWS_WITH(packed.append(k(9), k(9)),
                     "k must be [1, 2, at most 8 tokens, 64], found [1, 2, 9, 64]");

@@ -139,7 +139,7 @@ TEST_CASE("data: wrong tokens and positions of a capture are named", "[data]") {
   };
   CHECK(with_tokens([](h5::File&) {}) == "/tokens is missing, expected int32 [B, T]");
   CHECK(with_tokens([](h5::File& file) { file.write("/tokens", std::vector<int32_t>{1, 2}); }) ==
-        "/tokens has 1 dimensions, expected 2: [B, T]");
+        "/tokens has 1 dimension, expected 2: [B, T]");
   CHECK(with_tokens([](h5::File& file) { file.write("/tokens", std::vector<float>{1, 2}); }) ==
         "/tokens holds float32, expected int32 [B, T]");
 }
@@ -167,7 +167,7 @@ TEST_CASE("data: wrong shapes of a capture's tensors are named", "[data]") {
         "attributes, /tokens and /positions say");
   CHECK(with_shape("w_o", {6, 31}) ==
         "/layer_000/w_o has shape [6, 31], expected [D, Hq·d] with Hq·d = 32");
-  CHECK(with_shape("w_o", {32}) == "/layer_000/w_o has 1 dimensions, expected 2: [D, Hq·d]");
+  CHECK(with_shape("w_o", {32}) == "/layer_000/w_o has 1 dimension, expected 2: [D, Hq·d]");
 }
 
 TEST_CASE("data: wrong types of a capture's tensors are named", "[data]") {
