@@ -84,6 +84,11 @@ std::vector<DatasetItem> parts_of(DatasetItem item, const Node& node, Reading& r
       items.back().model->task = task;
       items.back().label += " " + task;
     }
+    if (items.empty()) {
+      yaml::report(reading.problems, node,
+                   item.model->needles.string() +
+                       ": is empty, expected a group of prompts and answers for each task");
+    }
   } catch (const Error& error) {
     yaml::report(reading.problems, node, error.what());
   }

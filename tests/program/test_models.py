@@ -171,6 +171,16 @@ def test_mistakes(kvlab: Kvlab) -> None:
     assert "measure needle needs a model with 'needles'" in refused(HEAD + "methods: [kivi]\nmeasure: [needle]\n")
     missing = refused(HEAD.replace("tokens: text.h5, passages: 2", "needles: none.h5") + "methods: [kivi]\nmeasure: [needle]\n")
     assert "none.h5" in missing and "it needs a dataset" not in missing
+    with h5py.File(kvlab.folder / "few.h5", "w") as file:
+        file.attrs["schema"] = "kvlab.tokens/1"
+        file["tokens"] = np.zeros((2, 4), np.int32)
+    with h5py.File(kvlab.folder / "empty.h5", "w") as file:
+        file.attrs["schema"] = "kvlab.needles/1"
+    few = HEAD.replace("text.h5, passages: 2", "few.h5, length: 2") + "methods: [kivi]\n"
+    assert "few.h5: a passage of 2 tokens is too short: prefill exact needs 3" in refused(few + "prefill: exact\n")
+    kvlab.ok("run", "wrong.yaml", "--set", "prefill=streaming", "--out", "few_made.h5")
+    assert "empty.h5: is empty, expected a group" in refused(
+        HEAD.replace("tokens: text.h5, passages: 2", "needles: empty.h5") + "methods: [kivi]\nmeasure: [needle]\n")  # fmt: skip
     assert "whole models have perplexity" in refused(HEAD + "methods: [kivi]\nmeasure: [error]\n")
     assert "expected a Hugging Face folder" in refused(HEAD.replace("path: model", "path: .") + "methods: [kivi]\n")
 
