@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <set>
 
 #include "base/error.h"
@@ -14,6 +15,10 @@ namespace kvlab::model {
 namespace {
 
 using nlohmann::json;
+
+/// No product of two sizes overflows.
+constexpr int64_t kMostOfAnything = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMostLayers = 10'000;
 
 /// The keys of a JSON object, each read at most once by name; what nobody asked for is refused.
 class Keys {
@@ -83,6 +88,9 @@ class Keys {
   int64_t positive(const std::string& key, const json& value) const {
     if (!value.is_number_integer() || value.get<int64_t>() < 1) {
       refuse(key, fmt::format("is {}, expected a positive integer", value.dump()));
+    }
+    if (value.get<int64_t>() > kMostOfAnything) {
+      refuse(key, fmt::format("is {}, at most {} is known", value.dump(), kMostOfAnything));
     }
     return value.get<int64_t>();
   }
@@ -218,6 +226,10 @@ Config parse_config(const json& object, const std::string& file) {
   config.type = keys.text_or("model_type", "");
   check_architecture(keys, config.type);
   config.layers = keys.positive("num_hidden_layers");
+  if (config.layers > kMostLayers) {
+    keys.refuse("num_hidden_layers",
+                fmt::format("is {}, at most {} is known", config.layers, kMostLayers));
+  }
   config.hidden = keys.positive("hidden_size");
   config.intermediate = keys.positive("intermediate_size");
   config.vocabulary = keys.positive("vocab_size");

@@ -36,11 +36,13 @@ bool has_interval(const Value& value) { return !std::isnan(value.low); }
 
 bool is_resampled(const Value& value) { return has_interval(value) && value.trials == 0; }
 
-/// " ±0.023", or " [0.66, 0.93]" of a share, which may stand at an end of its interval.
-std::string interval_text(const Value& value) {
-  if (!has_interval(value)) return "";
-  if (is_resampled(value)) return " ±" + two_digits((value.high - value.low) / 2);
-  return fmt::format(" [{:.2f}, {:.2f}]", value.low, value.high);
+/// "0.1750 ±0.023"; a share, which may stand at an end of its interval, "0.83 [0.66, 0.93]".
+std::string text_of(const Value& value) {
+  if (value.trials > 0) {
+    return fmt::format("{:.2f} [{:.2f}, {:.2f}]", value.mean, value.low, value.high);
+  }
+  const std::string mean = short_number(value.mean);
+  return has_interval(value) ? mean + " ±" + two_digits((value.high - value.low) / 2) : mean;
 }
 
 /// What the ± of a table is; nothing where it has none.
@@ -150,8 +152,7 @@ Sheet sheet_of(const Grid& grid, const Notes& notes) {
     if (is_marked) entries.front().text += kPartialMark;
     for (size_t column = 0; column < grid.columns.size(); ++column) {
       const Value& value = line.values[column];
-      Entry entry{short_number(value.mean), exact_number(value.mean), ranks.by_column[column][i]};
-      entry.text += interval_text(value);
+      Entry entry{text_of(value), exact_number(value.mean), ranks.by_column[column][i]};
       const std::string compared = compares ? off_text(off(grid, i, column)) : "";
       if (!compared.empty()) entry.text += " (" + compared + ")";
       if (!is_marked && value.is_partial) entry.text += kPartialMark;

@@ -72,6 +72,10 @@ TEST_CASE("a model's config: what is not supported is refused by its name", "[mo
         "turned here");
   CHECK(refusal(with(llama(), "num_key_value_heads", 3)) ==
         "config.json: 'num_key_value_heads' is 3, expected a divisor of the 4 heads");
+  CHECK(refusal(with(llama(), "num_hidden_layers", 10001)) ==
+        "config.json: 'num_hidden_layers' is 10001, at most 10000 is known");
+  CHECK(refusal(with(llama(), "head_dim", int64_t{1} << 32)) ==
+        "config.json: 'head_dim' is 4294967296, at most 2147483647 is known");
   CHECK(refusal(with(llama(), "num_hidden_layers", "four")) ==
         "config.json: 'num_hidden_layers' is \"four\", expected a positive integer");
 }

@@ -67,9 +67,9 @@ TEST_CASE("A share pools the trials of its datasets and has Wilson's interval") 
   const std::string by_task = value({.rows = "label", .cols = "task,length"});
   CHECK_THAT(by_task, ContainsSubstring("single / 512") && ContainsSubstring("keys / 512"));
   // 30 of 30, 27 of 30 and 15 of 30.
-  CHECK_THAT(by_task, ContainsSubstring("1.000 [0.89, 1.00]") &&
-                          ContainsSubstring("0.9000 [0.74, 0.97]") &&
-                          ContainsSubstring("0.5000 [0.33, 0.67]"));
+  CHECK_THAT(by_task, ContainsSubstring("1.00 [0.89, 1.00]") &&
+                          ContainsSubstring("0.90 [0.74, 0.97]") &&
+                          ContainsSubstring("0.50 [0.33, 0.67]"));
   CHECK_THAT(by_task, ContainsSubstring("share of the 30 trials that a value pools"));
   CHECK(by_task.find("±") == std::string::npos);
   CHECK(by_task.find("below 80%") == std::string::npos);
@@ -85,7 +85,7 @@ TEST_CASE("A trial that several methods took is one trial") {
   const auto text = table(needles(), {.rows = "task", .value = "needle_exact"});
   // Means of 27 and 15 of the same 30 trials: 0.7.
   const auto [low, high] = wilson(0.7, 30);
-  CHECK_THAT(text, ContainsSubstring(fmt::format("0.7000 [{:.2f}, {:.2f}]", low, high)));
+  CHECK_THAT(text, ContainsSubstring(fmt::format("0.70 [{:.2f}, {:.2f}]", low, high)));
 }
 
 TEST_CASE("The likelihood of an answer stands beside the share, resampled") {
