@@ -5,7 +5,8 @@ usage: frontier.py RESULTS.h5 --x bits_per_element_hist --value wo_rel [--rows l
 
 A row is on the frontier if no row with no more bits has less error. Beside each member stands what the frontier is less sure of than
 it looks: the rows with fewer bits than the next member whose error cannot be told from the member's, paired by passage (95%). Such a
-row that holds no more bits could stand in the member's place. Means, intervals and pairs are those of `kvlab table`.
+row that holds no more bits could stand in the member's place. Means, intervals and pairs are those of `kvlab table`; without intervals
+(fewer than four passages) nothing stands beside a member.
 """
 
 from __future__ import annotations
@@ -60,12 +61,10 @@ def frontier(rows: list[Row]) -> list[Row]:
     return members
 
 
-def line(table: Table, value: str, rows: list[Row], member: Row, following: Row | None) -> str:
+def alike(table: Table, value: str, rows: list[Row], member: Row, following: Row | None) -> str:
     rivals = [row for row in rows if row != member and (following is None or row.bits < following.bits)]
-    alike = table.indistinguishable(value, member) if member.half is not None else set()
-    named = [f"{row.name} ({row.bits:.3f})" for row in rivals if row.name in alike]
-    error = f"{member.error:.4g}" + (f" ±{member.half:.2g}" if member.half is not None else "")
-    return f"| {member.name} | {member.bits:.3f} | {error} | {'; '.join(named) or '–'} |"
+    names = table.indistinguishable(value, member)
+    return "; ".join(f"{row.name} ({row.bits:.3f})" for row in rivals if row.name in names) or "–"
 
 
 def main() -> int:
@@ -79,9 +78,14 @@ def main() -> int:
     table = Table(options.kvlab, options.results, options.rows)
     rows = table.rows(options.x, options.value)
     members = frontier(rows)
-    print(f"| frontier of {options.value} | {options.x} | {options.value} | not distinguishable from it |\n| --- | ---: | ---: | --- |")
+    intervals = all(member.half is not None for member in members)
+    print(f"| frontier of {options.value} | {options.x} | {options.value} |" + " not distinguishable from it |" * intervals)
+    print("| --- | ---: | ---: |" + " --- |" * intervals)
     for member, following in zip(members, [*members[1:], None], strict=True):
-        print(line(table, options.value, rows, member, following), flush=True)
+        line = f"| {member.name} | {member.bits:.3f} | {member.error:.4g}"
+        if intervals:
+            line += f" ±{member.half:.2g} | {alike(table, options.value, rows, member, following)}"
+        print(line + " |", flush=True)
     return 0
 
 

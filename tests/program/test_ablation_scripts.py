@@ -1,4 +1,4 @@
-"""scripts/error_shares.py, token_classes.py, sum_of_parts.py, wasted_bits.py, frontier.py and claims_table.py on small files with numbers worked by hand."""
+"""The scripts that read results of ablations, on small files with numbers worked by hand, and experiments/ablations/README.md."""
 
 from __future__ import annotations
 
@@ -57,14 +57,15 @@ def test_token_classes(tmp_path: Path) -> None:
 
 
 def test_sum_of_parts(tmp_path: Path) -> None:
-    rows = {"kivi": [0.3, 0.5], "kivi, layers 0 to 4": [0.1, 0.2], "kivi, layers 5 to 29": [0.05, 0.2],
+    rows = {"kivi": [0.3, 0.5], "kivi, layer 0": [0.1, 0.2], "kivi, layer 1": [0.05, 0.2],
             "kivi, keys only": [0.2, 0.4], "kivi, values only": [0.1, 0.1]}  # fmt: skip
     with h5py.File(tmp_path / "r.h5", "w") as file:
         file["summary/label"] = [label for _ in range(2) for label in rows]
         file["summary/dataset"] = [f"passage {i}" for i in range(2) for _ in rows]
         file["summary/dnll"] = [numbers[i] for i in range(2) for numbers in rows.values()]
-    _, row = cells_of("sum_of_parts.py", tmp_path / "r.h5")
+    _, row, *rest = cells_of("sum_of_parts.py", tmp_path / "r.h5")
     assert row == ["kivi", "0.4000", "0.2750 (0.50 to 0.80)", "0.3000", "0.1000", "0.4000 (1.00 to 1.00)"]
+    assert [line for line in rest if len(line) > 1] == [["layer", "kivi"], ["---", "---:"], ["0", "0.1500"], ["1", "0.1250"]]
 
 
 def test_wasted_bits_of_real_keys(tmp_path: Path) -> None:
@@ -105,6 +106,15 @@ def test_claims_table_has_a_column_a_switch() -> None:
     heading, row = cells_of("claims_table.py", "--switches", given=json.dumps([claim, alone]))
     assert heading == ["sentence", "as their sources run", "s", "t"]
     assert row == ["A is better than B", "0.500 [0.450, 0.550]", "**2.000 [1.800, 2.200]**", "0.600 [0.540, 0.660]"]
+
+
+def test_seconds_of_results(tmp_path: Path) -> None:
+    for name, seconds in {"grid": [1.5, 2.0], "norm": [4.0]}.items():
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for index, second in enumerate(seconds):
+                file.create_group(f"cells/{index}").attrs["seconds"] = second
+    _, *found = cells_of("seconds.py", tmp_path / "grid.h5", tmp_path / "norm.h5")
+    assert found == [["grid", "2", "4"], ["norm", "1", "4"], ["together", "3", "8"]]
 
 
 def test_frontier(tmp_path: Path) -> None:
