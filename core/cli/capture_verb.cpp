@@ -12,14 +12,18 @@
 #include "base/schemas.h"
 #include "cli/verbs.h"
 #include "model/capture.h"
+#include "model/device.h"
 #include "model/tokens_file.h"
+#include "quant/rounding.h"
 #include "run/torch_error.h"
 
 namespace kvlab::cli {
 namespace {
 
 struct Arguments {
-  std::string model, tokens, layers = "all", probes = "strided:64", dtype = "float32", out;
+  std::string model, tokens, out;
+  std::string layers = "all", probes = "strided:64", dtype = "float32";
+  std::string device = "cpu", forward_dtype = "float32";
 };
 
 std::optional<int64_t> whole_number(const std::string& text) {
@@ -56,12 +60,18 @@ data::ProbeChoice probes_of(const std::string& text) {
   return {.placement = placement, .count = count};
 }
 
-DType dtype_of(const std::string& text) {
+DType dtype_of(const char* option, const std::string& text) {
   if (text == "float32") return DType::fp32;
   if (text == "float16") return DType::fp16;
   if (text == "bfloat16") return DType::bf16;
-  throw Error(fmt::format("--dtype: expected float32, float16 or bfloat16, got '{}'{}", text,
+  throw Error(fmt::format("{}: expected float32, float16 or bfloat16, got '{}'{}", option, text,
                           did_you_mean(text, {"float32", "float16", "bfloat16"})));
+}
+
+at::Device device_of(const std::string& text) {
+  if (text == "cpu" || text == "cuda") return at::Device(text);
+  throw Error(fmt::format("--device: expected cpu or cuda, got '{}'{}", text,
+                          did_you_mean(text, {"cpu", "cuda"})));
 }
 
 void execute(const Arguments& arguments) {
@@ -69,9 +79,13 @@ void execute(const Arguments& arguments) {
   model::CaptureRequest request;
   request.layers = layers_of(arguments.layers);
   request.probes = probes_of(arguments.probes);
-  request.dtype = dtype_of(arguments.dtype);
+  request.dtype = dtype_of("--dtype", arguments.dtype);
+  const model::Decoder::Options options{
+      .type = quant::scalar_type(dtype_of("--forward-dtype", arguments.forward_dtype)),
+      .device = device_of(arguments.device)};
+  if (auto missing = model::missing_device(options.device)) throw Error(*missing);
   const model::TokensFile text = model::read_tokens(arguments.tokens);
-  const model::Decoder decoder(arguments.model);
+  const model::Decoder decoder(arguments.model, options);
   if (const auto note = model::beyond_positions(decoder.config(), text.tokens.size(1))) {
     fmt::print(stderr, "kvlab: warning: {}: {}\n", arguments.tokens, *note);
   }
@@ -82,7 +96,7 @@ void execute(const Arguments& arguments) {
       {"text_sha256", text.text_sha256},
       {"tokenizer", text.tokenizer},
       {"probes", arguments.probes},
-      {"forward_dtype", "float32"}};
+      {"forward_dtype", arguments.forward_dtype}};
   if (request.attributes["model"].empty()) {
     request.attributes["model"] =
         std::filesystem::absolute(arguments.model).parent_path().filename().string();
@@ -110,6 +124,9 @@ void add_capture(CLI::App& app, Exit&) {
                    "queries stored: strided:N, last:N or all (default: strided:64)");
   verb->add_option("--dtype", arguments->dtype,
                    "how tensors are stored: float32 (default), float16, bfloat16");
+  verb->add_option("--device", arguments->device, "where the model runs: cpu (default) or cuda");
+  verb->add_option("--forward-dtype", arguments->forward_dtype,
+                   "of weights and hidden states: float32 (default), float16, bfloat16");
   verb->add_option("--out", arguments->out, "capture to write (kvlab.capture/1)")->required();
   verb->footer(
       "Example: kvlab capture --model models/smollm2 --tokens datasets/smollm2/calibration_text.h5 "

@@ -32,6 +32,8 @@ struct ModelRun {
   std::string evaluation = "teacher_forced";  // | decode
   std::string prefill = "streaming";          // | exact
   DType cache_dtype = DType::bf16;
+  std::string device = "cpu";  // | cuda
+  DType dtype = DType::fp32;   // of weights and hidden states
 };
 
 /// Where samples come from: one entry of `dataset:` or `calibration:`; of a model item, one of its

@@ -22,10 +22,14 @@ std::vector<std::string> sorted(std::vector<std::string> words) {
   return words;
 }
 
+/// Defaults that a model had before it could be run otherwise are left out.
 json run_of(const ModelRun& run) {
-  return {{"evaluation", run.evaluation},
-          {"prefill", run.prefill},
-          {"cache_dtype", kvlab::name_of(run.cache_dtype)}};
+  json settings = {{"evaluation", run.evaluation},
+                   {"prefill", run.prefill},
+                   {"cache_dtype", kvlab::name_of(run.cache_dtype)}};
+  if (run.device != ModelRun{}.device) settings["device"] = run.device;
+  if (run.dtype != ModelRun{}.dtype) settings["forward_dtype"] = kvlab::name_of(run.dtype);
+  return settings;
 }
 
 json stretch_of(const DatasetItem& item) {

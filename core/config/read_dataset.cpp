@@ -127,20 +127,29 @@ DatasetItem read_item(const Node& node, const std::string& what, bool is_dataset
   return item;
 }
 
+Settings told_apart_by(const DatasetItem& item) {
+  if (!item.model) return item.params;
+  return {{"device", item.model->device}, {"dtype", kvlab::name_of(item.model->dtype)}};
+}
+
 /// Parameters in which the items differ, as a suffix for the label of each.
 std::vector<std::string> differing_params(const std::vector<const DatasetItem*>& items,
                                           const std::set<std::string>& axes) {
   std::vector<std::string> suffixes(items.size());
-  for (const Param& param : data::synthetic_params()) {
-    if (axes.contains(param.key)) continue;
+  std::vector<std::string> keys;
+  for (const Param& param : data::synthetic_params()) keys.push_back(param.key);
+  for (const char* key : {"dtype", "device"}) add_once(&keys, key);  // of models
+  for (const std::string& key : keys) {
+    if (axes.contains(key)) continue;
     std::set<std::string> values;
     for (const DatasetItem* item : items) {
-      if (item->params.contains(param.key)) values.insert(item->params.at(param.key).dump());
+      const Settings settings = told_apart_by(*item);
+      if (settings.contains(key)) values.insert(settings.at(key).dump());
     }
     if (values.size() < 2) continue;
     for (size_t i = 0; i < items.size(); ++i) {
       suffixes[i] += (suffixes[i].empty() ? " " : ", ") +
-                     settings_text({{param.key, items[i]->params.at(param.key)}});
+                     settings_text({{key, told_apart_by(*items[i]).at(key)}});
     }
   }
   return suffixes;
@@ -152,7 +161,8 @@ bool holds_same(const std::vector<DatasetItem>& a, const std::vector<DatasetItem
 bool holds_same(const DatasetItem& a, const DatasetItem& b) {
   const auto part_of = [](const DatasetItem& item) {
     const ModelRun run = item.model.value_or(ModelRun{});
-    return std::tuple(run.tokens, run.needles, run.task, run.passage, run.length);
+    return std::tuple(run.tokens, run.needles, run.task, run.passage, run.length, run.device,
+                      run.dtype);
   };
   return a.source == b.source && a.params == b.params && a.path == b.path && a.layers == b.layers &&
          a.stretch == b.stretch && a.allow_nonfinite == b.allow_nonfinite &&
@@ -190,7 +200,7 @@ std::map<std::string, std::vector<DatasetItem*>> by_label(std::vector<DatasetIte
   return groups;
 }
 
-/// Tables show the label alone, so two items must not share one: first by folder or parameters,
+/// Tables show the label alone, so two items must not share one: first by parameters or folder,
 /// then by number.
 void make_labels_unique(std::vector<DatasetItem>& items, const std::set<std::string>& axes) {
   for (auto& [label, group] : by_label(items)) {
@@ -198,7 +208,8 @@ void make_labels_unique(std::vector<DatasetItem>& items, const std::set<std::str
     const auto suffixes = differing_params({group.begin(), group.end()}, axes);
     for (size_t i = 0; i < group.size(); ++i) {
       const std::string folder = group[i]->path.parent_path().filename().string();
-      group[i]->label = folder.empty() ? label + suffixes[i] : folder + "/" + label;
+      const bool by_folder = suffixes[i].empty() && !folder.empty();
+      group[i]->label = by_folder ? folder + "/" + label : label + suffixes[i];
     }
   }
   for (auto& [label, group] : by_label(items)) {

@@ -24,6 +24,16 @@ std::optional<std::string> read_choice(const Node& node, const std::string& key,
   return std::nullopt;
 }
 
+const std::vector<std::string>& dtype_words() {
+  static const std::vector<std::string> words = {"bf16", "fp16", "float32"};
+  return words;
+}
+
+DType dtype_of(const std::string& word) {
+  if (word == "bf16") return DType::bf16;
+  return word == "fp16" ? DType::fp16 : DType::fp32;
+}
+
 }  // namespace
 
 bool has_models(const Experiment& experiment) {
@@ -45,6 +55,12 @@ void read_model(yaml::Fields& fields, const Node& node, DatasetItem& item, Readi
   item.path = path("path");
   item.model->tokens = path("tokens");
   item.model->needles = path("needles");
+  const auto choice = [&](const char* key, const std::vector<std::string>& words) {
+    const Node* given = fields.get(key);
+    return given != nullptr ? read_choice(*given, key, words, reading) : std::nullopt;
+  };
+  item.model->device = choice("device", {"cpu", "cuda"}).value_or("cpu");
+  item.model->dtype = dtype_of(choice("dtype", dtype_words()).value_or("float32"));
   if (node.find("path") == nullptr) {
     yaml::report(reading.problems, node, "a model needs 'path': a Hugging Face folder");
   }
@@ -121,14 +137,13 @@ void read_model_settings(yaml::Fields& fields, Experiment& experiment, Reading& 
     return read_choice(*node, key, words, reading).value_or("");
   };
   const std::string evaluation = choice("evaluation", {"teacher_forced", "decode"});
-  const std::string dtype = choice("cache_dtype", {"bf16", "fp16", "float32"});
+  const std::string dtype = choice("cache_dtype", dtype_words());
   const std::string prefill = choice("prefill", {"streaming", "exact"});
   for (DatasetItem& item : experiment.datasets) {
     if (!item.model) continue;
     if (!evaluation.empty()) item.model->evaluation = evaluation;
     if (!prefill.empty()) item.model->prefill = prefill;
-    if (dtype == "fp16") item.model->cache_dtype = DType::fp16;
-    if (dtype == "float32") item.model->cache_dtype = DType::fp32;
+    if (!dtype.empty()) item.model->cache_dtype = dtype_of(dtype);
   }
 }
 

@@ -16,7 +16,7 @@ PassageResult teacher_forced(const model::Decoder& decoder, const LayerMethods& 
                              const CacheUse& use, const Prompt* prompt, const at::Tensor& tokens) {
   TeacherForced attention(methods, use, prompt);
   const at::Tensor states = decoder.forward(tokens, tokens_of(prompt), std::ref(attention));
-  return {states, attention.memory(), attention.notes()};
+  return {states.to(at::kCPU), attention.memory(), attention.notes()};
 }
 
 PassageResult decode(const model::Decoder& decoder, const LayerMethods& methods,
@@ -28,7 +28,7 @@ PassageResult decode(const model::Decoder& decoder, const LayerMethods& methods,
   for (int64_t i = 0; i < tokens.size(0); ++i) {
     states.push_back(decoder.forward(tokens.narrow(0, i, 1), start + i, std::ref(attention)));
   }
-  return {at::cat(states), attention.memory(), attention.notes()};
+  return {at::cat(states).to(at::kCPU), attention.memory(), attention.notes()};
 }
 
 at::Tensor greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,

@@ -7,7 +7,8 @@
 namespace kvlab::evaluate {
 
 struct PassageResult {
-  at::Tensor states;  // [n, D] of the tokens after the prompt, as Decoder::forward returns them
+  // [n, D] of the tokens after the prompt, as Decoder::forward returns them, on the host.
+  at::Tensor states;
   metrics::Arrays memory;  // bits and bytes at the end, over all layers
   std::vector<std::string> notes;
 };

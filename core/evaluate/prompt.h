@@ -11,7 +11,7 @@ namespace kvlab::evaluate {
 struct Prompt {
   int64_t tokens = 0;
   std::vector<LayerTokens> layers;
-  at::Tensor states;  // [n, D] as Decoder::forward returns them
+  at::Tensor states;  // [n, D] as Decoder::forward returns them, on the host
 };
 
 Prompt run_prompt(const model::Decoder& decoder, const at::Tensor& tokens, DType dtype);

@@ -43,15 +43,16 @@ Scores score(const model::Decoder& decoder, const at::Tensor& states, const at::
   const int64_t last = tokens.size(0) - 1;
   for (int64_t from = 0; from < last; from += kRows) {
     const int64_t n = std::min(kRows, last - from);
-    const at::Tensor next = tokens.narrow(0, from + 1, n);
-    const Rows ours(decoder.logits(states.narrow(0, from, n)).to(at::kCPU));
-    const Rows theirs(decoder.logits(exact.narrow(0, from, n)).to(at::kCPU));
+    const Rows ours(decoder.logits(states.narrow(0, from, n)));
+    const Rows theirs(decoder.logits(exact.narrow(0, from, n)));
+    const at::Tensor next = tokens.narrow(0, from + 1, n).to(ours.logits.device());
     nll.push_back(ours.nll(next));
     exact_nll.push_back(theirs.nll(next));
     kl.push_back(divergence(theirs, ours));
     top1.push_back(ours.logits.argmax(-1).eq(theirs.logits.argmax(-1)).to(at::kDouble));
   }
-  return {at::cat(nll), at::cat(exact_nll), at::cat(kl), at::cat(top1)};
+  const auto all = [](const std::vector<at::Tensor>& parts) { return at::cat(parts).to(at::kCPU); };
+  return {all(nll), all(exact_nll), all(kl), all(top1)};
 }
 
 metrics::Arrays perplexity(const Scores& scores, int64_t first) {

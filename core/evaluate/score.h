@@ -7,7 +7,8 @@
 
 namespace kvlab::evaluate {
 
-/// How well a run predicted each next token: float64 [n − 1], entry i about token i + 1.
+/// How well a run predicted each next token: float64 [n − 1] on the host, entry i about token
+/// i + 1.
 struct Scores {
   at::Tensor nll;        // −log p(next token), nats
   at::Tensor exact_nll;  // the same of the exact run

@@ -103,10 +103,11 @@ void write_capture(const Decoder& decoder, const at::Tensor& tokens, const Captu
     for (at::Tensor& one : hidden) {
       one = decoder.layer(layer, one, 0, [&](const LayerInput& input) {
         if (wanted) {
-          q.push_back(input.q.index_select(1, rows.to(input.q.device())));
-          k.push_back(input.k);
-          v.push_back(input.v);
-          k_pre.push_back(input.k_pre);
+          // Of all passages on the host, where a GPU has room for one.
+          q.push_back(input.q.index_select(1, rows.to(input.q.device())).to(at::kCPU));
+          k.push_back(input.k.to(at::kCPU));
+          v.push_back(input.v.to(at::kCPU));
+          k_pre.push_back(input.k_pre.to(at::kCPU));
           largest.push_back(input.hidden.abs().amax(-1).to(at::kFloat).to(at::kCPU));
         }
         return whole_attention(input);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/checkpoint.h"
+#include "model/device.h"
 
 namespace kvlab::model {
 namespace {
@@ -45,6 +46,7 @@ class Loader {
 Decoder::Decoder(const std::filesystem::path& folder, const Options& options)
     : config_(read_config(folder)), options_(options) {
   const c10::NoGradGuard no_grad;
+  if (auto missing = missing_device(options.device)) throw Error(*missing);
   const Loader loader(folder, config_, options);
   embedding_ = loader.get("model.embed_tokens.weight");
   last_norm_ = loader.get("model.norm.weight");
@@ -135,7 +137,7 @@ at::Tensor Decoder::finish(const at::Tensor& hidden) const {
 
 at::Tensor Decoder::logits(const at::Tensor& finished) const {
   const c10::NoGradGuard no_grad;
-  return finished.matmul(output_.t()).to(at::kFloat);
+  return finished.to(options_.device).matmul(output_.t()).to(at::kFloat);
 }
 
 const at::Tensor& Decoder::output_matrix(int64_t layer) const {
@@ -158,7 +160,12 @@ at::Tensor exact_attention(const at::Tensor& q, const at::Tensor& k, const at::T
     if (window > 0) mask = mask->logical_and(other.gt(own - window));
     mask = mask->unsqueeze(0).unsqueeze(0);
   }
-  return at::scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), mask,
+  // On a GPU the kernel that takes float32 without holding all logits has no grouped heads.
+  const int64_t group = q.is_cuda() ? q.size(0) / k.size(0) : 1;
+  const auto of_heads = [&](const at::Tensor& x) {
+    return (group > 1 ? x.repeat_interleave(group, 0) : x).unsqueeze(0);
+  };
+  return at::scaled_dot_product_attention(q.unsqueeze(0), of_heads(k), of_heads(v), mask,
                                           /*dropout_p=*/0.0, /*is_causal=*/whole && n > 1,
                                           /*scale=*/std::nullopt, /*enable_gqa=*/true)
       .squeeze(0);

@@ -37,8 +37,8 @@ class Decoder {
     at::Device device = at::kCPU;
   };
 
-  /// Loads a Hugging Face folder. Throws Error where config or weights are missing or not
-  /// supported, or the weights hold a tensor that this decoder would not use.
+  /// Loads a Hugging Face folder. Throws Error where the device is not there, config or weights are
+  /// missing or not supported, or the weights hold a tensor that this decoder would not use.
   explicit Decoder(const std::filesystem::path& folder) : Decoder(folder, Options{}) {}
   Decoder(const std::filesystem::path& folder, const Options& options);
 
@@ -58,7 +58,8 @@ class Decoder {
   /// The last norm alone.
   at::Tensor finish(const at::Tensor& hidden) const;
 
-  /// float32 [n, vocabulary] of rows that `forward` returned.
+  /// float32 [n, vocabulary] on the model's device of rows that `forward` returned, wherever they
+  /// are kept. All rows at once: a caller of many gives them in parts.
   at::Tensor logits(const at::Tensor& finished) const;
 
   /// W_O of a layer, [D, Hq·d].

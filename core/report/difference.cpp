@@ -60,7 +60,7 @@ json content_of(const json& config, const char* input) {
   const json& part = config[input];
   if (input == std::string("probes") || !part.is_object()) return part;
   json content;
-  for (const char* key : {"sha256", "tokens", "stretch", "prefill"}) {
+  for (const char* key : {"sha256", "tokens", "stretch", "prefill", "device", "forward_dtype"}) {
     if (part.contains(key)) content[key] = part[key];
   }
   return content;
@@ -165,7 +165,10 @@ class Comparison {
   /// Whatever was not made on the CPU depends on the device.
   void check_gpus() {
     const auto depends = [](const Paired& pair) {
-      return pair.row_a->backend != "reference" && pair.row_a->backend != "cpu";
+      const json config = json::parse(pair.a->config, nullptr, false);
+      const json dataset = config.is_object() ? config.value("dataset", json()) : json();
+      const bool model_on_gpu = dataset.is_object() && dataset.value("device", "cpu") == "cuda";
+      return model_on_gpu || (pair.row_a->backend != "reference" && pair.row_a->backend != "cpu");
     };
     if (std::none_of(pairs_.begin(), pairs_.end(), depends)) return;
     const std::string first = a_.attribute("gpu");

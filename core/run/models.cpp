@@ -4,14 +4,21 @@
 
 #include <algorithm>
 
+#include "model/device.h"
+#include "quant/rounding.h"
 #include "run/describe.h"
 
 namespace kvlab::run {
 namespace {
 
+std::string decoder_identity(const config::DatasetItem& item) {
+  return fmt::format("{}|{}|{}", item.path.string(), item.model->device,
+                     name_of(item.model->dtype));
+}
+
 std::string identity(const config::Cell& cell) {
   const config::ModelRun& run = *cell.dataset.model;
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", cell.dataset.path.string(), run.tokens.string(),
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", decoder_identity(cell.dataset), run.tokens.string(),
                      run.passage, run.length, run.needles.string(), run.task, run.prefill,
                      name_of(run.cache_dtype));
 }
@@ -34,6 +41,14 @@ evaluate::CacheUse cache_use(const config::Cell& cell) {
   return {.dtype = cell.dataset.model->cache_dtype, .backend = cell.backend};
 }
 
+std::optional<std::string> missing_device(const config::Experiment& experiment) {
+  for (const config::DatasetItem& item : experiment.datasets) {
+    if (!item.model) continue;
+    if (auto missing = model::missing_device(at::Device(item.model->device))) return missing;
+  }
+  return std::nullopt;
+}
+
 int64_t first_scored(const config::Cell& cell, const ModelInput& input) {
   return cell.dataset.model->prefill == "exact" ? input.prompt->tokens : 0;
 }
@@ -47,17 +62,21 @@ evaluate::PassageResult evaluate_tokens(const config::Cell& cell, const model::D
                  : evaluate::teacher_forced(decoder, methods, use, prompt, tokens);
 }
 
-std::shared_ptr<const model::Decoder> Models::decoder(const std::string& folder) {
+std::shared_ptr<const model::Decoder> Models::decoder(const config::DatasetItem& item) {
   const std::lock_guard lock(decoder_mutex_);
-  auto& held = decoders_[folder];
-  if (!held) held = std::make_shared<const model::Decoder>(folder);
+  auto& held = decoders_[decoder_identity(item)];
+  if (!held) {
+    const model::Decoder::Options options{.type = quant::scalar_type(item.model->dtype),
+                                          .device = at::Device(item.model->device)};
+    held = std::make_shared<const model::Decoder>(item.path, options);
+  }
   return held;
 }
 
 Models::Shared Models::make(const config::Cell& cell) {
   const config::ModelRun& run = *cell.dataset.model;
   const auto input = std::make_shared<ModelInput>();
-  input->decoder = decoder(cell.dataset.path.string());
+  input->decoder = decoder(cell.dataset);
   if (!run.needles.empty()) {
     const model::Needles read = needles(cell.dataset);
     input->answers = read.answers;

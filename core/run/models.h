@@ -29,6 +29,9 @@ struct ModelInput {
 
 evaluate::CacheUse cache_use(const config::Cell& cell);
 
+/// Why a model of the experiment cannot run here, as a sentence; nothing where all can.
+std::optional<std::string> missing_device(const config::Experiment& experiment);
+
 /// Where the tokens that are scored begin: with `prefill: exact` behind the prompt.
 int64_t first_scored(const config::Cell& cell, const ModelInput& input);
 
@@ -62,7 +65,7 @@ class Models {
   };
 
   Shared make(const config::Cell& cell);
-  std::shared_ptr<const model::Decoder> decoder(const std::string& folder);
+  std::shared_ptr<const model::Decoder> decoder(const config::DatasetItem& item);
 
   std::mutex mutex_;
   std::map<std::string, Entry> entries_;

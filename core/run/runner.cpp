@@ -15,6 +15,7 @@
 #include "base/names.h"
 #include "cache/backend.h"
 #include "run/cell.h"
+#include "run/models.h"
 #include "run/provenance.h"
 #include "store/store.h"
 
@@ -300,6 +301,7 @@ std::set<std::string> stored(const config::Experiment& experiment, const config:
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop) {
   if (auto reason = cache::missing_backend(experiment.backend)) throw Error(*reason);
+  if (auto reason = missing_device(experiment)) throw Error(*reason);
   const std::vector<size_t> cells = selected(plan, options);
   const store::RunLock lock(experiment.output);
   if (!lock.is_effective()) {

@@ -51,8 +51,9 @@ std::set<std::string> stored(const config::Experiment& experiment, const config:
 /// Runs the cells of a plan that are not yet complete in `experiment.output` and stores each as it
 /// is finished. A raised `stop` ends it: what is finished is stored, cells under way are abandoned
 /// with their threads, and the caller must leave the process without waiting for them. Results that
-/// can no longer be stored end it too (Outcome::broken). Throws Error where the backend is not
-/// there, or the output cannot be written, is in use by another run or holds another experiment.
+/// can no longer be stored end it too (Outcome::broken). Throws Error where the backend or
+/// a model's device is not there, or the output cannot be written, is in use by another run or
+/// holds another experiment.
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop);
 

@@ -346,6 +346,28 @@ methods: [kivi]
                         "mine", "b/kv"});
 }
 
+TEST_CASE("a model in another type or on another device is another dataset") {
+  const ExperimentFolder folder;
+  folder.write("eval.h5", "");
+  folder.write("tiny/config.json", "");
+  const config::Experiment experiment = folder.load(R"(schema: 1
+dataset:
+  - {source: model, path: tiny, tokens: eval.h5}
+  - {source: model, path: tiny, tokens: eval.h5, dtype: bf16}
+  - {source: model, path: tiny, tokens: eval.h5, dtype: fp16, device: cuda}
+methods: [kivi]
+)");
+  Lines labels;
+  for (const config::DatasetItem& item : experiment.datasets) labels.push_back(item.label);
+  CHECK(labels == Lines{"eval dtype=fp32, device=cpu", "eval dtype=bf16, device=cpu",
+                        "eval dtype=fp16, device=cuda"});
+  CHECK(folder.mistakes(R"(schema: 1
+dataset: {source: model, path: tiny, tokens: eval.h5, device: gpu, dtype: int8}
+methods: [kivi]
+)") == Lines{"e.yaml:2:63: 'device' must be one of cpu, cuda, found 'gpu' (did you mean 'cpu'?)",
+             "e.yaml:2:75: 'dtype' must be one of bf16, fp16, float32, found 'int8'"});
+}
+
 TEST_CASE("a dataset listed twice is refused, unless under another label") {
   const ExperimentFolder folder;
   folder.write("a/kv.h5", "");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -101,6 +102,43 @@ def test_dnll_is_paired_with_the_row_of_bf16(kvlab: Kvlab, setting: str) -> None
     exact, coarse = run(kvlab, "paired", HEAD.replace("passages: 2", "length: 100") + "methods: [bf16, int2_naive]\n" + setting)
     assert exact["dnll"] == exact["next_kl"] == 0 and exact["next_top1"] == 1
     assert coarse["dnll"] == pytest.approx(coarse["nll"] - exact["nll"], abs=1e-12)
+
+
+def test_a_model_in_bf16(kvlab: Kvlab) -> None:
+    """Another cell with other numbers; what is written out is what a default means."""
+    text = HEAD + "methods: [bf16, kivi]\n"
+    names = {"plain": "length: 100", "wide": "length: 100, dtype: float32, device: cpu", "narrow": "length: 100, dtype: bf16"}
+    found = {name: run(kvlab, name, text.replace("passages: 2", words)) for name, words in names.items()}
+    assert [row["cell"] for row in found["wide"]] == [row["cell"] for row in found["plain"]]
+    for exact, rounded in zip(found["plain"], found["narrow"], strict=True):
+        assert rounded["cell"] != exact["cell"]
+        assert rounded["nll"] != exact["nll"]
+        assert rounded["nll"] == pytest.approx(exact["nll"], abs=0.1)
+    assert found["narrow"][0]["dnll"] == 0  # paired with bf16's cache in the same model
+    with h5py.File(kvlab.folder / "narrow.h5") as file:
+        config = json.loads(file["cells"][found["narrow"][0]["cell"]]["config"][()])
+    assert config["dataset"]["forward_dtype"] == "bf16"
+    assert "the dataset of" in kvlab.refused("diff", "plain.h5", "narrow.h5").err
+    both = "[{source: model, path: model, tokens: text.h5, length: 64}, {source: model, path: model, tokens: text.h5, length: 64, dtype: fp16}]"
+    two = run(kvlab, "two", f"schema: 1\ndataset: {both}\nmethods: [bf16]\n")
+    assert [row["dataset"] for row in two] == ["text dtype=fp32", "text dtype=fp16"]
+    assert two[0]["nll"] != two[1]["nll"]
+
+
+def test_a_model_on_a_gpu_that_is_not_here_is_refused_before_anything_runs(kvlab: Kvlab) -> None:
+    text = HEAD.replace("passages: 2", "length: 100, device: cuda") + "methods: [bf16]\n"
+    (kvlab.folder / "gpu.yaml").write_text(text)
+    kvlab.ok("validate", "gpu.yaml")
+    outcome = kvlab("run", "gpu.yaml", "--out", "gpu.h5", "--no-progress")
+    if outcome.code == 0:
+        pytest.skip("a GPU is here")
+    assert outcome.code == 2
+    assert re.fullmatch(r"kvlab: device cuda is not available here: .{10,}\n", outcome.err)
+    assert not (kvlab.folder / "gpu.h5").exists()
+    capture = ("capture", "--model", "model", "--tokens", "text.h5", "--out", "gpu_capture.h5", "--device")
+    assert "device cuda is not available here" in kvlab.refused(*capture, "cuda").err
+    assert "--device: expected cpu or cuda, got 'gpu'" in kvlab.refused(*capture, "gpu").err
+    assert not (kvlab.folder / "gpu_capture.h5").exists()
 
 
 def test_longer_than_the_model_was_made_for(kvlab: Kvlab) -> None:

@@ -68,10 +68,10 @@ def tokens_file(folder: Path, rows: np.ndarray) -> Path:
     return path
 
 
-def native_nll(folder: Path, model: Path, tokens: Path, **settings: str) -> np.ndarray:
+def native_nll(folder: Path, model: Path, tokens: Path, dtype: str = "float32", **settings: str) -> np.ndarray:
     """Negative log-likelihood of each next token, by `kvlab run` with an unquantized float32 cache."""
     settings = {"cache_dtype": "float32"} | settings
-    text = f"schema: 1\ndataset: {{source: model, path: {model}, tokens: {tokens}}}\nmethods: [bf16]\n"
+    text = f"schema: 1\ndataset: {{source: model, path: {model}, tokens: {tokens}, dtype: {dtype}}}\nmethods: [bf16]\n"
     text += "".join(f"{key}: {value}\n" for key, value in settings.items())
     (folder / "run.yaml").write_text(text)
     done = kvlab("run", folder / "run.yaml", "--out", folder / "run.h5", "--no-progress")
@@ -82,8 +82,10 @@ def native_nll(folder: Path, model: Path, tokens: Path, **settings: str) -> np.n
         return cell["tokens/nll"][...]
 
 
-def expected_nll(model: Path, row: np.ndarray, dtype: torch.dtype = torch.float32) -> np.ndarray:
-    whole = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="eager").float()
+def expected_nll(
+    model: Path, row: np.ndarray, dtype: torch.dtype = torch.float32, forward: torch.dtype = torch.float32
+) -> np.ndarray:
+    whole = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, attn_implementation="eager").to(forward)
     with torch.inference_mode():
         logits = whole(input_ids=torch.from_numpy(row).long()[None]).logits[0].double()
     return -logits.log_softmax(-1)[:-1].gather(1, torch.from_numpy(row[1:]).long()[:, None])[:, 0].numpy()
@@ -109,6 +111,42 @@ def test_weights_of_16_bits_in_several_files(tiny: Callable[..., Path], tmp_path
     assert len(list(model.glob("*.safetensors"))) > 1
     mine = native_nll(tmp_path, model, tokens_file(tmp_path, rows))
     np.testing.assert_allclose(mine, expected_nll(model, rows[0], getattr(torch, dtype)), atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("word", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
+def test_16_bits_err_as_in_transformers(
+    tiny: Callable[..., Path], tmp_path: Path, name: str, word: str, dtype: torch.dtype
+) -> None:
+    """Both round wherever the model's type is 16 bits, but add in other orders, so that they differ by what the type
+    itself costs: each lies as far from float32 as the other, and from each other at most by both errors."""
+    model, rows = tiny(name), draw(1)
+    exact, theirs = (expected_nll(model, rows[0], forward, forward) for forward in (torch.float32, dtype))
+    mine = native_nll(tmp_path, model, tokens_file(tmp_path, rows), word)
+    error = rms(theirs - exact)
+    assert rms(mine - exact) == pytest.approx(error, rel=0.5)
+    assert rms(mine - theirs) < 2 * error
+    assert 2**-14 < error < 0.5
+
+
+def rms(x: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(x**2)))
+
+
+def test_a_capture_of_a_model_in_bfloat16(tiny: Callable[..., Path], tmp_path: Path) -> None:
+    """Of the first layer, keys are those of float32 to a few roundings of 2⁻⁹: norm, matrix, RoPE."""
+    tokens, found = tokens_file(tmp_path, draw(2)), {}
+    for dtype in ("float32", "bfloat16"):
+        out = tmp_path / f"{dtype}.h5"
+        done = kvlab("capture", "--model", tiny("llama"), "--tokens", tokens, "--forward-dtype", dtype, "--out", out)
+        assert done.returncode == 0, done.stderr
+        with h5py.File(out) as file:
+            assert file.attrs["forward_dtype"] == dtype
+            found[dtype] = file["layer_000/k"][...]
+    exact, rounded = found["float32"], found["bfloat16"]
+    assert 2**-12 < rms(rounded - exact) / rms(exact) < 2**-6
+    bits = rounded.view(np.uint32)
+    assert not (bits & 0xFFFF).any()  # each is a bfloat16
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
