@@ -119,8 +119,8 @@ def test_a_model_in_bf16(kvlab: Kvlab) -> None:
         config = json.loads(file["cells"][found["narrow"][0]["cell"]]["config"][()])
     assert config["dataset"]["forward_dtype"] == "bf16"
     assert "the dataset of" in kvlab.refused("diff", "plain.h5", "narrow.h5").err
-    both = "[{source: model, path: model, tokens: text.h5, length: 64}, {source: model, path: model, tokens: text.h5, length: 64, dtype: fp16}]"
-    two = run(kvlab, "two", f"schema: 1\ndataset: {both}\nmethods: [bf16]\n")
+    item = "{source: model, path: model, tokens: text.h5, length: 64"
+    two = run(kvlab, "two", f"schema: 1\ndataset: [{item}}}, {item}, dtype: fp16}}]\nmethods: [bf16]\n")
     assert [row["dataset"] for row in two] == ["text dtype=fp32", "text dtype=fp16"]
     assert two[0]["nll"] != two[1]["nll"]
 
