@@ -159,6 +159,7 @@ pictures() {
       echo "as keys --kind heads --value out_rel_k --only kivi --only oscar_ots --only oscar_cov"
       echo "as values --kind heads --value out_rel_v --only kivi --only oscar_ots --only oscar_cov"
       ;;
+    additivity_model) echo "--kind means --value dnll --x part" ;;
     oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
     calibration) echo "--kind means --x text" ;;
     calibration_tokens) echo "--kind means --x calibration.tokens --where calibration.from=0" ;;

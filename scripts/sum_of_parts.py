@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Whether the parts of a method add up to the whole in a model's predictions, as a Markdown table.
+"""Whether the parts of a method add up to the whole in a model's predictions, and which layers make it, as Markdown tables.
 
 usage: sum_of_parts.py RESULTS.h5
 
-The file is kvlab.results/1 of experiments/ablations/additivity_model.yaml: rows "METHOD", "METHOD, layers A to B", "METHOD, keys
-only", "METHOD, values only". dnll in nats, means over passages; in brackets the sum over the whole, from the lowest passage to
-the highest.
+The file is kvlab.results/1 of experiments/ablations/additivity_model.yaml: rows "METHOD", "METHOD, layer N" for every layer,
+"METHOD, keys only", "METHOD, values only". dnll in nats, means over passages; in brackets the sum over the whole, from the lowest
+passage to the highest. The second table has each layer alone.
 """
 
 from __future__ import annotations
@@ -31,16 +31,25 @@ def summed(parts: list[np.ndarray], whole: np.ndarray) -> str:
     return f"{total.mean():.4f} ({(total / whole).min():.2f} to {(total / whole).max():.2f})"
 
 
+def of_layers(rows: dict[str, np.ndarray], method: str) -> dict[int, np.ndarray]:
+    start = f"{method}, layer "
+    return {int(label.removeprefix(start)): values for label, values in rows.items() if label.startswith(start)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results")
     rows = read(parser.parse_args().results)
+    methods = [label for label in rows if ", " not in label]
+    layers = {method: of_layers(rows, method) for method in methods}
     print("| method | whole | sum of layers | keys | values | keys + values |\n| --- | ---: | ---: | ---: | ---: | ---: |")
-    for method in [label for label in rows if ", " not in label]:
-        layers = [values for label, values in rows.items() if label.startswith(f"{method}, layers ")]
+    for method in methods:
         keys, values = rows[f"{method}, keys only"], rows[f"{method}, values only"]
-        print(f"| {method} | {rows[method].mean():.4f} | {summed(layers, rows[method])} | {keys.mean():.4f} "
+        print(f"| {method} | {rows[method].mean():.4f} | {summed(list(layers[method].values()), rows[method])} | {keys.mean():.4f} "
               f"| {values.mean():.4f} | {summed([keys, values], rows[method])} |")
+    print("\n| layer | " + " | ".join(methods) + " |\n| --- |" + " ---: |" * len(methods))
+    for layer in sorted(layers[methods[0]]):
+        print(f"| {layer} | " + " | ".join(f"{layers[method][layer].mean():.4f}" for method in methods) + " |")
     return 0
 
 
