@@ -239,6 +239,7 @@ run_one() {
 }
 
 if [[ -n $times ]]; then
+  compgen -G 'results/ablations/*.h5' > /dev/null || die "results/ablations holds no results: nothing was run"
   python scripts/seconds.py results/ablations/*.h5
   exit 0
 fi
