@@ -5,8 +5,8 @@ usage: frontier.py RESULTS.h5 --x bits_per_element_hist --value wo_rel [--rows l
 
 A row is on the frontier if no row with no more bits has less error. Beside each member stands what the frontier is less sure of than
 it looks: the rows with fewer bits than the next member whose error cannot be told from the member's, paired by passage (95%). Such a
-row that holds no more bits could stand in the member's place. Means, intervals and pairs are those of `kvlab table`; without intervals
-(fewer than four passages) nothing stands beside a member.
+row that holds no more bits could stand in the member's place. Means, intervals and pairs are those of `kvlab table`; where it gives no
+intervals nothing stands beside a member.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class Table:
                 found.append(Row(row["name"], float(row[x]), float(row[value]), (float(high) - float(low)) / 2 if low and high else None))
         return sorted(found, key=lambda row: (row.bits, row.error))
 
-    def indistinguishable(self, value: str, member: Row) -> set[str]:
-        """Names of the rows whose paired interval off the member covers zero."""
-        return {row["name"] for row in self.read(value, "--against", member.name)
-                if row[f"{value} off low"] and float(row[f"{value} off low"]) <= 0 <= float(row[f"{value} off high"])}  # fmt: skip
+    def indistinguishable(self, value: str, member: Row) -> set[str] | None:
+        """Names of the rows whose paired interval off the member covers zero; None where nothing has one."""
+        paired = [row for row in self.read(value, "--against", member.name) if row.get(f"{value} off low")]
+        names = {row["name"] for row in paired if float(row[f"{value} off low"]) <= 0 <= float(row[f"{value} off high"])}
+        return names if paired else None
 
 
 def frontier(rows: list[Row]) -> list[Row]:
@@ -64,6 +65,8 @@ def frontier(rows: list[Row]) -> list[Row]:
 def alike(table: Table, value: str, rows: list[Row], member: Row, following: Row | None) -> str:
     rivals = [row for row in rows if row != member and (following is None or row.bits < following.bits)]
     names = table.indistinguishable(value, member)
+    if names is None:
+        return "no pairs: fewer than four passages"
     return "; ".join(f"{row.name} ({row.bits:.3f})" for row in rivals if row.name in names) or "–"
 
 
