@@ -1,5 +1,9 @@
 #include "evaluate/layer_tokens.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "base/error.h"
 #include "quant/rounding.h"
 
@@ -11,10 +15,17 @@ LayerTokens LayerTokens::narrow(int64_t from, int64_t n) const {
 }
 
 LayerTokens tokens_of(const model::LayerInput& input, DType dtype) {
-  const auto rounded = [&](const at::Tensor& x) {
-    return x.to(at::kCPU).to(quant::scalar_type(dtype));
+  const auto rounded = [&](const at::Tensor& x, const char* what) {
+    at::Tensor held = x.to(at::kCPU).to(quant::scalar_type(dtype));
+    if (held.isfinite().all().item<bool>()) return held;
+    const auto largest = x.abs().max().item<double>();
+    if (!std::isfinite(largest)) {
+      throw Error(fmt::format("layer {}: {} are not finite", input.layer, what));
+    }
+    throw Error(fmt::format("layer {}: {} reach {:.3g}, which cache_dtype {} cannot hold",
+                            input.layer, what, largest, name_of(dtype)));
   };
-  return {rounded(input.k), rounded(input.v), rounded(input.k_pre),
+  return {rounded(input.k, "keys"), rounded(input.v, "values"), rounded(input.k_pre, "keys"),
           input.hidden.abs().amax(-1).to(at::kCPU).to(at::kFloat)};
 }
 

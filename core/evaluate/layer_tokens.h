@@ -17,7 +17,7 @@ struct LayerTokens {
   LayerTokens narrow(int64_t from, int64_t n) const;
 };
 
-/// On the host.
+/// On the host. Throws Error where a key or value is not finite or not within the cache's type.
 LayerTokens tokens_of(const model::LayerInput& input, DType dtype);
 
 LayerTokens joined(const LayerTokens& before, const LayerTokens& after);

@@ -127,7 +127,11 @@ at::Tensor Decoder::forward(const at::Tensor& tokens, int64_t first,
                             const Attention& attention) const {
   at::Tensor hidden = embed(tokens);
   for (int64_t i = 0; i < config_.layers; ++i) hidden = layer(i, hidden, first, attention);
-  return finish(hidden);
+  at::Tensor states = finish(hidden);
+  if (!states.isfinite().all().item<bool>()) {
+    throw Error(fmt::format("what leaves layer {} is not finite", config_.layers - 1));
+  }
+  return states;
 }
 
 at::Tensor Decoder::finish(const at::Tensor& hidden) const {

@@ -52,7 +52,8 @@ class Decoder {
   at::Tensor layer(int64_t layer, const at::Tensor& hidden, int64_t first,
                    const Attention& attention) const;
 
-  /// All layers and the last norm: [n, D], what `logits` takes.
+  /// All layers and the last norm: [n, D], what `logits` takes. Throws Error where it is not
+  /// finite, since a score of it would be a number all the same.
   at::Tensor forward(const at::Tensor& tokens, int64_t first, const Attention& attention) const;
 
   /// The last norm alone.

@@ -141,6 +141,22 @@ def test_a_model_on_a_gpu_that_is_not_here_is_refused_before_anything_runs(kvlab
     assert not (kvlab.folder / "gpu_capture.h5").exists()
 
 
+def test_numbers_that_are_not_finite_make_no_score(kvlab: Kvlab) -> None:
+    def reason(name: str, matrix: str, factor: float, setting: str) -> str:
+        tiny_model.scale(kvlab.folder / "model", kvlab.folder / name, matrix, factor)
+        text = HEAD.replace("path: model", f"path: {name}").replace("passages: 2", "length: 40")
+        (kvlab.folder / "overflow.yaml").write_text(text + "methods: [kivi]\n" + setting)
+        assert kvlab("run", "overflow.yaml", "--out", f"{name}.h5", "--no-progress").code == 1
+        (row,) = rows(kvlab.folder / f"{name}.h5")
+        assert row["status"] == "failed" and math.isnan(row["next_top1"])
+        return row["reason"]
+
+    half = "cache_dtype: fp16\n"
+    assert re.fullmatch(r"layer 0: keys reach [\d.e+]+, which cache_dtype fp16 cannot hold", reason("far", "k_proj", 1e6, half))
+    assert "layer 0: values reach" in reason("wide", "v_proj", 1e6, half + "evaluation: decode\n")
+    assert "not finite" in reason("endless", "o_proj", 1e38, "")
+
+
 def test_longer_than_the_model_was_made_for(kvlab: Kvlab) -> None:
     shutil.copytree(kvlab.folder / "model", kvlab.folder / "short")
     config = json.loads((kvlab.folder / "model/config.json").read_text()) | {"max_position_embeddings": 300}

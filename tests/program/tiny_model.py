@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from pathlib import Path
 
@@ -46,6 +47,19 @@ def make(folder: Path, tokens: int = 640) -> Path:
         "capture", "--model", "model", "--tokens", "other.h5", "--probes", "all", "--out", "calibration.h5"
     )
     return folder
+
+
+def scale(model: Path, out: Path, matrix: str, factor: float) -> None:
+    """The model once more, the matrices of this name in all layers times a factor."""
+    shutil.copytree(model, out)
+    path = out / "model.safetensors"
+    weights = bytearray(path.read_bytes())
+    (size,) = struct.unpack("<Q", weights[:8])
+    for name, entry in json.loads(weights[8 : 8 + size]).items():
+        if matrix in name:
+            begin, end = (8 + size + offset for offset in entry["data_offsets"])
+            weights[begin:end] = (np.frombuffer(bytes(weights[begin:end]), "<f4") * np.float32(factor)).tobytes()
+    path.write_bytes(weights)
 
 
 def _write_weights(path: Path, draw: np.random.Generator) -> None:
