@@ -1,5 +1,6 @@
 #include "report/ranks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -14,11 +15,15 @@ bool has_a_best(const std::string& metric) {
   return info && info->measure != "tni";
 }
 
-/// Whether two means differ by more than their passages do; nothing where there are too few.
+/// Whether two means differ by more than their passages do, or by more than their trials, each of
+/// which is a text of its own; nothing where there are too few.
 std::optional<bool> differ_by_passages(const Value& a, const Value& b) {
   const std::vector<Sampled> differences = paired_differences(a, b);
-  if (static_cast<int64_t>(differences.size()) < kNeededPassages) return std::nullopt;
-  const auto interval = interval_of(differences, /*whole_models=*/false);
+  const bool by_trials = a.trials > 0 && b.trials > 0;
+  const double count =
+      by_trials ? std::min(a.trials, b.trials) : static_cast<double>(differences.size());
+  if (count < static_cast<double>(kNeededPassages)) return std::nullopt;
+  const auto interval = interval_of(differences, /*whole_models=*/by_trials);
   if (!interval) return std::nullopt;
   return interval->low > 0 || interval->high < 0;
 }

@@ -81,6 +81,17 @@ TEST_CASE("A share pools the trials of its datasets and has Wilson's interval") 
   CHECK_THAT(csv, ContainsSubstring("label,depth=0.1,depth=0.1 low,depth=0.1 high,"));
 }
 
+TEST_CASE("Best and second include what the trials cannot tell from them") {
+  ResultsMaker maker;
+  for (const auto& [label, successes] : {std::pair{"a", 20}, {"b", 19}, {"c", 3}}) {
+    add_trials(&maker, label, "needles single 000512 050%", successes, 30);
+  }
+  const std::string text =
+      table(maker.results, {.value = "needle_exact", .format = "markdown", .emphasis = true});
+  CHECK_THAT(text, ContainsSubstring("**0.67 [") && ContainsSubstring("**0.63 [") &&
+                       ContainsSubstring("<u>0.10 ["));
+}
+
 TEST_CASE("A trial that several methods took is one trial") {
   const auto text = table(needles(), {.rows = "task", .value = "needle_exact"});
   // Means of 27 and 15 of the same 30 trials: 0.7.
