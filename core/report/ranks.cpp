@@ -23,7 +23,9 @@ std::optional<bool> differ_by_passages(const Value& a, const Value& b) {
   const double count =
       by_trials ? std::min(a.trials, b.trials) : static_cast<double>(differences.size());
   if (count < static_cast<double>(kNeededPassages)) return std::nullopt;
-  const auto interval = interval_of(differences, /*whole_models=*/by_trials);
+  // Tasks and depths are chosen, so that trials are drawn within each and not they themselves.
+  const auto interval = by_trials ? interval_of({mean_of(differences)}, /*whole_models=*/true)
+                                  : interval_of(differences, /*whole_models=*/false);
   if (!interval) return std::nullopt;
   return interval->low > 0 || interval->high < 0;
 }
