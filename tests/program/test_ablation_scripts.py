@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 from experiment_text import synthetic, write
 from kvlab_program import REPOSITORY, Kvlab, program_path
 from results_file import rows as summary_rows
@@ -146,3 +148,19 @@ def test_frontier_of_a_results_file(kvlab: Kvlab) -> None:
     means = {label: np.mean(values, axis=0) for label, values in points.items()}
     expected = {label for label, mean in means.items() if not any((other <= mean).all() and (other < mean).any() for other in means.values())}
     assert {row[0] for row in found} == expected and all("±" in row[2] for row in found)
+
+
+ABLATIONS = sorted(path.stem for path in (REPOSITORY / "experiments/ablations").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_has_its_command_table_picture_and_sentence(name: str) -> None:
+    """In experiments/ablations/README.md, with the files that scripts/ablations.sh writes."""
+    readme = (REPOSITORY / "experiments/ablations/README.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^###? {name}\n(.*?)(?=^##|\Z)", readme, re.DOTALL | re.MULTILINE)
+    assert f"{name}`" in section or f"{name}.yaml" in section, "no command"
+    assert "\n| --- |" in section, "no table"
+    assert any(len(line) > 100 and not line.startswith(("|", "!", "`")) for line in section.splitlines()), "no sentence"
+    pictures = re.findall(r"\]\(\.\./\.\./(results/reference/ablations/[\w.]+\.svg)\)", section)
+    assert pictures and all((REPOSITORY / picture).is_file() for picture in pictures), "no picture"
+    assert (REPOSITORY / f"results/reference/ablations/{name}.md").is_file()
