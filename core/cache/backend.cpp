@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <stdexcept>
+
 #include "kvlab/kernels/cpu.h"
 #include "kvlab/kernels/cuda_device.h"
 
@@ -12,10 +14,18 @@ std::optional<std::string> missing_backend(const std::string& backend) {
   if (backend == "cuda" && !kernels::cuda::available(&why)) {
     return fmt::format("backend cuda is not available here: {}", why);
   }
+  if (backend == "cpu") {
+    try {
+      kernels::cpu::chosen_isa();
+    } catch (const std::invalid_argument& error) {
+      return fmt::format("backend cpu is not available here: {}", error.what());
+    }
+  }
   return std::nullopt;
 }
 
 std::string cpu_code() {
+  if (missing_backend("cpu")) return "no";
   return kernels::cpu::chosen_isa() == kernels::cpu::Isa::avx2 ? "AVX2" : "portable";
 }
 

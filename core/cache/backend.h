@@ -8,7 +8,7 @@ namespace kvlab::cache {
 /// Why the backend cannot be had on this machine, as a sentence; nothing where it can.
 std::optional<std::string> missing_backend(const std::string& backend);
 
-/// What the backend `cpu` runs here: "AVX2" or "portable".
+/// What the backend `cpu` runs here: "AVX2" or "portable"; "no" where it is missing.
 std::string cpu_code();
 
 /// The GPU's name, or "none".

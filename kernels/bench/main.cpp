@@ -8,6 +8,7 @@
 
 #include "base/allocator.h"
 #include "base/error.h"
+#include "cache/backend.h"
 #include "results_reporter.h"
 
 namespace kvlab::bench {
@@ -44,6 +45,7 @@ std::optional<std::string> take_out(std::vector<char*>& arguments) {
 }
 
 int run(int argc, char** argv) {
+  if (const auto missing = cache::missing_backend("cpu")) throw Error(*missing);
   std::string line;
   for (int i = 0; i < argc; ++i) line += (i > 0 ? " " : "") + std::string(argv[i]);
   std::vector<char*> arguments(argv, argv + argc);

@@ -1,10 +1,12 @@
 #include "results_reporter.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/code_version.h"
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/output_file.h"
 #include "base/schemas.h"
@@ -13,6 +15,7 @@
 #include "run/cell.h"
 #include "run/provenance.h"
 #include "samples.h"
+#include "store/store.h"
 
 namespace kvlab::bench {
 namespace {
@@ -39,6 +42,15 @@ bool is_number(const std::string& axis) {
   return axis == "batch" || axis == "tokens" || axis == "dim" || axis == "group";
 }
 
+/// An earlier file of benchmarks is replaced, an experiment's is not.
+void require_own(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file)) return;
+  const std::string name = store::read_results(file).attributes["name"];
+  if (name == "kvlab_bench") return;
+  throw Error(fmt::format("{} holds the experiment '{}'; choose another file with --kvlab_out",
+                          file.string(), name));
+}
+
 json axis_value(const NameParts& name, const std::string& axis) {
   std::string text = axis == "operation" ? name.operation : name.value(axis);
   if (!is_number(axis)) return text;
@@ -59,6 +71,7 @@ ResultsReporter::ResultsReporter(const std::filesystem::path& file, const std::s
   results_.experiment_source = results_.experiment_resolved = "name: kvlab_bench\n";
   results_.axes = usual_axes();
   check_output(file, kResultsSchema);
+  require_own(file);
   written_ = std::chrono::steady_clock::now();
 }
 
@@ -85,7 +98,7 @@ void ResultsReporter::add(const Run& run) {
   cell.status = cell.reason.empty() ? "complete" : "failed";
   cell.started = run::timestamp();
   cell.code_version = code_version();
-  const Samples& samples = samples_of(text);
+  const Samples samples = samples_of(text, run.repetitions);
   cell.warnings = samples.warnings;
   if (cell.reason.empty()) {
     const std::string metric = name.operation + "_us";
@@ -114,7 +127,7 @@ void ResultsReporter::add(const Run& run) {
   }
   for (const std::string& axis : results_.axes) row.sweep.push_back(axis_value(name, axis));
 
-  // A repetition takes the place of the one before.
+  // Repetitions come one by one, and each brings the samples of all.
   const bool known = results_.cells.contains(cell.id);
   results_.cells[cell.id] = std::move(cell);
   if (known) return;

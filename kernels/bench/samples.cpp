@@ -6,8 +6,9 @@
 namespace kvlab::bench {
 namespace {
 
-std::map<std::string, Samples>& all() {
-  static std::map<std::string, Samples> samples;
+/// By name, a run each.
+std::map<std::string, std::vector<Samples>>& all() {
+  static std::map<std::string, std::vector<Samples>> samples;
   return samples;
 }
 
@@ -15,16 +16,27 @@ Samples* current = nullptr;
 
 }  // namespace
 
-void begin_samples(const std::string& name) {
-  current = &all()[name];
-  *current = {};
-}
+void begin_samples(const std::string& name) { current = &all()[name].emplace_back(); }
 
 void keep_sample(double nanoseconds) { current->nanoseconds.push_back(nanoseconds); }
 
 void keep_warning(const std::string& sentence) { current->warnings.push_back(sentence); }
 
-const Samples& samples_of(const std::string& name) { return all().at(name); }
+Samples samples_of(const std::string& name, std::int64_t runs) {
+  const std::vector<Samples>& made = all().at(name);
+  const auto count = std::min(made.size(), static_cast<size_t>(std::max<std::int64_t>(runs, 1)));
+  Samples samples;
+  for (auto run = made.end() - static_cast<std::ptrdiff_t>(count); run != made.end(); ++run) {
+    samples.nanoseconds.insert(samples.nanoseconds.end(), run->nanoseconds.begin(),
+                               run->nanoseconds.end());
+    for (const std::string& warning : run->warnings) {
+      auto& warnings = samples.warnings;
+      if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end())
+        warnings.push_back(warning);
+    }
+  }
+  return samples;
+}
 
 double median(std::vector<double> numbers) {
   const size_t half = numbers.size() / 2;

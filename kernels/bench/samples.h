@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,14 +12,14 @@ struct Samples {
   std::vector<std::string> warnings;
 };
 
-/// Samples and warnings from here on are of the case of this name; those that it had are forgotten,
-/// as Google Benchmark repeats a case until it has run long enough.
+/// Samples and warnings from here on are of one more run of the case of this name: Google Benchmark
+/// runs a case anew until it takes long enough, and that run's repetitions after it.
 void begin_samples(const std::string& name);
 void keep_sample(double nanoseconds);
 void keep_warning(const std::string& sentence);
 
-/// Of a case that was begun.
-const Samples& samples_of(const std::string& name);
+/// Of the last `runs` runs of a case that was begun at least so often, together.
+Samples samples_of(const std::string& name, std::int64_t runs);
 
 double median(std::vector<double> numbers);
 

@@ -60,7 +60,7 @@ bool run(const Case& one) {
 int main(int count, char** words) {
   Options options;
   if (!read(count, words, options)) return 2;
-  // The oracle is the float32 code: the AVX2 code rounds queries to 15 bits as the GPU does.
+  // The oracle is the plain float32 code, one number at a time.
   setenv("KVLAB_CPU", "portable", 1);
   std::vector<Case> cases;
   for (Case& one : kvlab::gpu_check::all_cases(options.small)) {

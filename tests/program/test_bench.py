@@ -75,6 +75,37 @@ def test_rows_hold_medians_of_the_raw_samples(results: Path) -> None:
         assert summary["group"][methods.index("f32")] == 0
 
 
+def test_repetitions_keep_all_their_samples(tmp_path: Path) -> None:
+    file = tmp_path / "bench.h5"
+    done = bench("--benchmark_filter=decode/backend:torch_sdpa/format:f32/.*cache:hot/", "--benchmark_min_time=0.01",
+                 "--benchmark_repetitions=3", "--kvlab_out", file)
+    assert done.returncode == 0, done.stderr
+    runs = [line.split() for line in done.stdout.splitlines() if line.startswith("decode/")]
+    runs = [run for run in runs if not re.search(r"_(mean|median|stddev|cv)$", run[0])]
+    assert len(runs) == 3
+    with h5py.File(file) as results:
+        cell = results["summary/cell"].asstr()[0]
+        assert results[f"cells/{cell}/samples/decode_us"].size == sum(int(run[5]) for run in runs)
+
+
+def test_a_wrong_environment_is_a_sentence(tmp_path: Path) -> None:
+    done = bench("--benchmark_list_tests", KVLAB_CPU="sse9")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "kvlab_bench: backend cpu is not available here: KVLAB_CPU is 'sse9', it must be portable or avx2"]
+
+
+def test_an_experiments_file_is_not_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "mine.h5"
+    with h5py.File(file, "w") as mine:
+        mine.attrs["schema"] = "kvlab.results/1"
+        mine.attrs["name"] = "mine"
+    before = file.read_bytes()
+    done = bench(f"--benchmark_filter={SAMPLES}", "--kvlab_out", file)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].startswith("kvlab_bench: ")
+    assert file.read_bytes() == before
+
+
 def test_the_table_prints_every_row(results: Path, kvlab: Kvlab) -> None:
     text = kvlab.ok("table", results).out
     assert "cpu f1" in text and "torch_sdpa f32" in text and "decode_us" in text
@@ -85,8 +116,7 @@ def test_the_table_prints_every_row(results: Path, kvlab: Kvlab) -> None:
 def test_a_filter_that_fits_nothing(tmp_path: Path) -> None:
     """No success, and a file of earlier benchmarks is not replaced by one of none."""
     file = tmp_path / "bench.h5"
-    with h5py.File(file, "w") as earlier:
-        earlier.attrs["schema"] = "kvlab.results/1"
+    assert bench(f"--benchmark_filter={SAMPLES}", "--benchmark_min_time=0.02", "--kvlab_out", file).returncode == 0
     before = file.read_bytes()
     done = bench("--benchmark_filter=no_such_benchmark", "--kvlab_out", file)
     assert done.returncode == 2 and "no_such_benchmark" in done.stderr
