@@ -32,51 +32,60 @@ for name in "${names[@]}"; do
 done
 
 # tables NAME: the options of `kvlab table` for the tables of an experiment, one table a line; `only BASE` before them keeps the
-# rows whose label begins with BASE.
+# rows whose label begins with BASE. NAME_synthetic has the tables of NAME, with patterns in the place of texts.
 tables() {
-  case $1 in
+  local by=text
+  [[ $1 != *_synthetic ]] || by=dataset
+  case ${1%_synthetic} in
     grid)
       echo "--rows label --cols key.codec.grid --value wo_rel --against float_zero"
-      echo "--rows text,label --cols key.codec.grid --value wo_rel --against float_zero"
+      echo "--rows $by,label --cols key.codec.grid --value wo_rel --against float_zero"
       ;;
-    rounding) echo "--rows label --cols key.codec.rounding --value wo_rel --against half_even" ;;
-    scale_type | scale_type_synthetic)
+    rounding)
+      echo "--rows label --cols key.codec.rounding --value wo_rel --against half_even"
+      [[ $by == text ]] || echo "--rows dataset,label --cols key.codec.rounding --value wo_rel --against half_even"
+      ;;
+    scale_type)
       echo "--rows label --cols key.codec.params --value wo_rel --against fp32"
-      [[ $1 != *_synthetic ]] || echo "--rows dataset,label --cols key.codec.params --value wo_rel --against fp32"
+      [[ $by == text ]] || echo "--rows dataset,label --cols key.codec.params --value wo_rel --against fp32"
       echo "--rows label --cols key.codec.params --value bits_at_32k"
       ;;
     norm)
       echo "--rows key.token_scale,key.order,key.norm_op --cols label --value wo_rel"
       echo "--rows label,key.order --cols key.token_scale --value wo_rel --against l2_heads"
       echo "--rows label,key.token_scale --cols key.order --value wo_rel --against rotate_scale"
+      [[ $by == text ]] || echo "--rows dataset,label --cols key.token_scale --value wo_rel --against l2_heads"
       ;;
     rotation_kind)
       echo "--rows key.rotate --cols label --value wo_rel"
       echo "--rows label --cols key.rotate --value wo_rel --against hadamard"
-      echo "--rows text,key.rotate --cols label --value wo_rel"
+      echo "--rows $by,key.rotate --cols label --value wo_rel"
       echo "--rows key.rotate --cols label --value logit_mse"
       ;;
     clip)
       echo "--rows key.codec.clip --cols label --value wo_rel"
       echo "--rows label --cols key.codec.clip --value wo_rel --against 0.96"
+      [[ $by == text ]] || echo "--rows dataset,label --cols key.codec.clip --value wo_rel --against 0.96"
       ;;
     window)
       echo "--rows window.sink,window.recent,window.flush --cols label --value wo_rel"
       echo "--rows label,window.sink,window.recent --cols window.flush --value wo_rel --against full"
       echo "--rows label,window.recent,window.flush --cols window.sink --value wo_rel --against 0"
+      [[ $by == text ]] || echo "--rows dataset,label --cols window.sink --value wo_rel --against 0"
       echo "--rows window.sink,window.recent,window.flush --cols label --value bits_at_32k"
       ;;
     centering)
       echo "--rows label --cols key.center --value wo_rel --against none"
-      echo "--rows text,label --cols key.center --value wo_rel --against none"
+      echo "--rows $by,label --cols key.center --value wo_rel --against none"
       ;;
     covariance)
       echo "--rows label,value.covariance --cols key.covariance_scope --value wo_rel --against layer"
-      echo "--rows text,label,value.covariance --cols key.covariance_scope --value wo_rel --against layer"
+      echo "--rows $by,label,value.covariance --cols key.covariance_scope --value wo_rel --against layer"
       ;;
     bound) echo "--rows dataset,label --value tni_bound,tni_block_mse,tni_block_ratio" ;;
     additivity)
       echo "--rows label --value wo_rel,wo_rel_k,wo_rel_v"
+      if [[ $by == dataset ]]; then echo "--rows label --cols dataset --value wo_rel"; return; fi
       echo "--rows layer --cols label --value wo_rel_k"
       echo "--rows layer --cols label --value wo_rel_v"
       ;;
@@ -90,16 +99,16 @@ tables() {
       echo "--rows label --cols tokens --value wo_rel"
       echo "--rows label --cols tokens --value bits_per_element"
       ;;
-    token_scale_type | token_scale_type_synthetic)
+    token_scale_type)
       echo "--rows label --cols key.token_scale_params --value wo_rel --against fp32"
-      [[ $1 != *_synthetic ]] || echo "--rows dataset,label --cols key.token_scale_params --value wo_rel --against fp32"
+      [[ $by == text ]] || echo "--rows dataset,label --cols key.token_scale_params --value wo_rel --against fp32"
       echo "--rows key.token_scale_params --cols label --value bits_at_32k"
       ;;
     layers)
       echo "--rows label --value bits_per_element,bits_at_32k,bits_at_128k"
       for base in kivi oscar_cov oscar_ots; do echo "only $base --rows label --value wo_rel,attn_kl --against $base"; done
       ;;
-    dynamic_window | dynamic_window_synthetic)
+    dynamic_window)
       echo "--rows label --value bits_per_element,bits_at_32k,bits_at_128k"
       for base in kcvt_base oscar_ots; do
         for window in 32 128; do
@@ -109,7 +118,7 @@ tables() {
       ;;
     rope_side)
       echo "--rows label --cols key.space --value wo_rel --against post_rope"
-      echo "--rows text,label --cols key.space --value wo_rel --against post_rope"
+      echo "--rows $by,label --cols key.space --value wo_rel --against post_rope"
       ;;
     calibration)
       echo "--rows label --cols text --value wo_rel --against 'Austen from Austen'"
@@ -118,7 +127,11 @@ tables() {
     calibration_tokens)
       echo "--rows calibration.from,calibration.tokens --cols label --value wo_rel"
       echo "--rows label --cols calibration.from,calibration.tokens --value wo_rel --against '0 / 2048'"
-      echo "--rows text,calibration.from,calibration.tokens --cols label --value wo_rel"
+      echo "--rows $by,calibration.from,calibration.tokens --cols label --value wo_rel"
+      ;;
+    oscar_ots_parts)
+      echo ""
+      [[ $by == text ]] || echo "--rows label --cols dataset --value wo_rel"
       ;;
     token_classes)
       echo "--rows dataset --cols label --value tni_block_mse"
@@ -128,7 +141,7 @@ tables() {
       echo "--rows label,group,key.codec.bits --value bits_per_element_hist,bits_at_32k,bits_at_128k,dnll"
       echo "--rows group,key.codec.bits --cols label --value dnll --against kivi"
       ;;
-    equal_bytes_own | equal_bytes_own_synthetic)
+    equal_bytes_own)
       echo "--rows label,key.codec.bits --value bits_per_element,bits_at_32k,bits_at_128k,wo_rel,attn_kl"
       ;;
     gaussian_limit) echo "--rows label --value bits_per_element_hist,k_nmse,v_nmse" ;;
@@ -140,7 +153,7 @@ tables() {
 # backend NAME: the packed one where it has every row of the experiment.
 backend() {
   case $1 in
-    additivity | additivity_model | bound | dynamic_window* | equal_bytes* | gaussian_limit | rope_side | token_classes | \
+    additivity* | bound | dynamic_window* | equal_bytes* | gaussian_limit | rope_side* | token_classes | \
       token_scale_type* | water_filling | claims*) echo reference ;;
     *) echo cpu ;;
   esac
@@ -153,27 +166,28 @@ pictures() {
     equal_bytes_model) echo "--kind pareto --x bits_per_element_hist --value dnll" ;;
     equal_bytes_own* | dynamic_window*) echo "--kind pareto --x bits_per_element" ;;
     gaussian_limit) echo "--kind pareto --x bits_per_element_hist --value k_nmse" ;;
-    layers | scale_type* | token_scale_type* | window) echo "--kind pareto --x bits_at_32k" ;;
+    layers | scale_type* | token_scale_type* | window*) echo "--kind pareto --x bits_at_32k" ;;
     error_shares*) echo "--kind cumulative" ;;
     additivity)
       echo "as keys --kind heads --value out_rel_k --only kivi --only oscar_ots --only oscar_cov"
       echo "as values --kind heads --value out_rel_v --only kivi --only oscar_ots --only oscar_cov"
       ;;
     additivity_model) echo "--kind means --value dnll --x part" ;;
+    additivity_synthetic | oscar_ots_parts_synthetic) echo "--kind means --x dataset" ;;
     oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
-    calibration) echo "--kind means --x text" ;;
-    calibration_tokens) echo "--kind means --x calibration.tokens --where calibration.from=0" ;;
-    centering) echo "--kind means --x key.center" ;;
-    clip) echo "--kind means --x key.codec.clip" ;;
-    covariance) echo "--kind means --x key.covariance_scope" ;;
-    grid) echo "--kind means --x key.codec.grid" ;;
-    length | length_model) echo "--kind means --x tokens" ;;
-    norm) echo "--kind means --x key.token_scale" ;;
-    bound) echo "--kind means --value tni_block_mse --x dataset" ;;
-    rope_side) echo "--kind means --x key.space" ;;
-    rotation_kind) echo "--kind means --x key.rotate" ;;
-    rounding) echo "--kind means --x key.codec.rounding" ;;
     oscar_cov_parts_synthetic) echo "--kind means --x group" ;;
+    calibration) echo "--kind means --x text" ;;
+    calibration_tokens*) echo "--kind means --x calibration.tokens --where calibration.from=0" ;;
+    centering*) echo "--kind means --x key.center" ;;
+    clip*) echo "--kind means --x key.codec.clip" ;;
+    covariance*) echo "--kind means --x key.covariance_scope" ;;
+    grid*) echo "--kind means --x key.codec.grid" ;;
+    length | length_model) echo "--kind means --x tokens" ;;
+    norm*) echo "--kind means --x key.token_scale" ;;
+    bound) echo "--kind means --value tni_block_mse --x dataset" ;;
+    rope_side*) echo "--kind means --x key.space" ;;
+    rotation_kind*) echo "--kind means --x key.rotate" ;;
+    rounding*) echo "--kind means --x key.codec.rounding" ;;
     token_classes) echo "--kind means --value k_nmse --x dataset" ;;
     water_filling) echo "--kind pareto --x bits_per_element_hist --value k_residual_trace" ;;
   esac
