@@ -1,5 +1,5 @@
-// The CPU kernels beside libtorch doing the same: the operations `encode` and `decode`, on two
-// threads.
+// The CPU kernels on two threads: `encode`, `decode` and `dequantize`, beside libtorch doing the
+// first two.
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -11,6 +11,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "case_name.h"
 #include "cpu_case.h"
@@ -258,6 +259,18 @@ void decode_cpu(benchmark::State& state, const CpuCase::Shape& shape, bool cold)
   measure(state, cold, c.attend_bytes(), wrong_output(c), [&] { c.attend(kThreads); });
 }
 
+/// History as float32, as captured.
+void dequantize_cpu(benchmark::State& state, const CpuCase::Shape& shape, bool cold) {
+  CpuCase& c = case_of(shape);
+  const std::string wrong = wrong_output(c);
+  const Decoded tokens = decoded(c, &c.spec());
+  const double bytes = c.attend_bytes() + 2.0 * 4.0 * static_cast<double>(tokens.key.numel());
+  measure(state, cold, bytes, wrong, [&] {
+    c.dequantize(&c.spec(), tokens.key.mutable_data_ptr<float>(),
+                 tokens.value.mutable_data_ptr<float>(), kThreads);
+  });
+}
+
 using Form = at::Tensor (*)(const at::Tensor&, const Decoded&);
 
 void decode_torch(benchmark::State& state, const CpuCase::Shape& shape, bool cold, Form form) {
@@ -301,6 +314,22 @@ void register_cpu() {
     shape.format = format;
     add("encode", "cpu", shape, format, "", encode_cpu);
     add("encode", "torch_eager", shape, format, "", encode_eager);
+    add("decode", "cpu", shape, format, "", decode_cpu);
+    add("dequantize", "cpu", shape, format, "", dequantize_cpu);
+    for (const auto& [tokens, dim] :
+         {std::pair{4096, 128}, std::pair{32768, 64}, std::pair{32768, 256}}) {
+      CpuCase::Shape other = shape;
+      other.tokens = tokens;
+      other.dim = dim;
+      add("encode", "cpu", other, format, "", encode_cpu);
+      add("decode", "cpu", other, format, "", decode_cpu);
+    }
+  }
+  for (const char* format :
+       {"k:token,g64,b2;v:token,g64,b2", "k:token,g128,b4;v:token,g128,b4",
+        "k:channel,g32,b4;v:token,g32,b4", "k:channel,g32,b8;v:token,g32,b8"}) {
+    CpuCase::Shape shape;
+    shape.format = format;
     add("decode", "cpu", shape, format, "", decode_cpu);
   }
   const auto baseline = [](const std::string& backend, const std::string& form, Form function) {

@@ -153,7 +153,7 @@ def test_numbers_that_are_not_finite_make_no_score(kvlab: Kvlab) -> None:
 
     half = "cache_dtype: fp16\n"
     assert re.fullmatch(r"layer 0: keys reach [\d.e+]+, which cache_dtype fp16 cannot hold", reason("far", "k_proj", 1e6, half))
-    assert "layer 0: values reach" in reason("wide", "v_proj", 1e6, half + "evaluation: decode\n")
+    assert "layer 0: values reach" in reason("vast", "v_proj", 1e6, half + "evaluation: decode\n")
     assert "not finite" in reason("endless", "o_proj", 1e38, "")
 
 

@@ -42,12 +42,12 @@ def needs_model(text: str) -> bool:
 def small_model(text: str, model: Path) -> list[str]:
     """A model experiment on a tiny random model, or on its tensors."""
     edits = [f"calibration.path={model / 'calibration.h5'}"] if "calibration:" in text or "include:" in text else []
-    edits.append(f"dataset.0.path={model / ('model' if 'source: model' in text else 'calibration.h5')}")
-    if "source: model" not in text:
-        edits.append("probes.count=8")
-    elif "needles:" in text:
-        edits.append(f"dataset.0.needles={model / 'needles.h5'}")
+    if "needles:" in text:
+        edits.append(f"dataset={{source: model, path: {model / 'model'}, needles: {model / 'needles.h5'}}}")
+    elif "source: model" not in text:
+        edits += [f"dataset.0.path={model / 'calibration.h5'}", "probes.count=8"]
     else:
+        edits.append(f"dataset.0.path={model / 'model'}")
         edits += [f"dataset.0.tokens={model / 'text.h5'}", "dataset.0.passages=1", "dataset.0.length=600"]
     if "optr" in text or "include: metric_validity" in text:
         edits.append("sweep.grid.calibrate.steps=[2]")
