@@ -103,6 +103,8 @@ def _texts(canvas: matplotlib.figure.Figure) -> list[tuple[str, matplotlib.trans
     """What is written into a picture, but for numbers in fields of a map, and where."""
     found = []
     for axes in canvas.axes:
+        if not axes.axison:  # the empty place behind an odd number of panels
+            continue
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
             place = 0 if axis.axis_name == "x" else 1
