@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from kvlab_program import Kvlab, program_path
 
-SAMPLES = r"decode/backend:(cpu|torch_sdpa)/format:(f1|f32)/.*cache:hot/"
+SAMPLES = r"decode/backend:(cpu|torch_sdpa)/format:(f1|f32)/batch:1/tokens:32768/heads:32x8/dim:128/.*cache:hot/"
 
 
 def bench(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
