@@ -180,6 +180,10 @@ std::optional<std::string> heads_refusal(int64_t q_heads, int64_t kv_heads) {
                      q_heads / kv_heads, kMost);
 }
 
+std::string nonfinite_refusal(const std::string& what) {
+  return fmt::format("{}{} that hold NaN or infinity have no kernel", kBackends, what);
+}
+
 PackedFormat packed_format(const Settings& recipe, int64_t head_dim, DType captured) {
   if (auto reason = packed_refusal(recipe, head_dim, captured)) throw Unsupported(*reason);
   PackedFormat packed;

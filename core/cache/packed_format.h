@@ -33,4 +33,9 @@ kernels::Type kernel_type(DType type);
 /// The same for the query heads that read its KV heads.
 std::optional<std::string> heads_refusal(int64_t q_heads, int64_t kv_heads);
 
+/// The same for what a sample holds, "keys" for example, with NaN or infinite numbers among it: a
+/// kernel does not tell a token that a query does not see, or whose weight is 0, from one that it
+/// reads, and 0 · NaN is NaN.
+std::string nonfinite_refusal(const std::string& what);
+
 }  // namespace kvlab::cache

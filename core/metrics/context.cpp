@@ -1,6 +1,8 @@
 #include "metrics/context.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace kvlab::metrics {
 namespace {
@@ -19,6 +21,21 @@ SampleContext::SampleContext(data::Sample sample, int64_t budget)
   const int64_t bytes = queries * (2 * sample_.tokens() + sample_.head_dim()) * 8;
   keep_ = bytes <= budget;
   keep_single_ = bytes / 2 <= budget;
+}
+
+const std::string& SampleContext::nonfinite() const {
+  const auto is_finite = [](const at::Tensor& x) {  // head by head, so that temporaries stay small
+    const std::vector<at::Tensor> heads = x.flatten(0, 1).unbind(0);
+    return std::all_of(heads.begin(), heads.end(),
+                       [](const at::Tensor& head) { return head.isfinite().all().item<bool>(); });
+  };
+  std::call_once(looked_, [&] {
+    for (const auto& [name, x] :
+         {std::pair{"keys", &sample_.k}, {"values", &sample_.v}, {"queries", &sample_.q}}) {
+      if (nonfinite_.empty() && !is_finite(*x)) nonfinite_ = name;
+    }
+  });
+  return nonfinite_;
 }
 
 attention::Exact SampleContext::exact(int64_t sequence, int64_t q_head, const at::Tensor& k,

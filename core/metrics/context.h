@@ -1,6 +1,7 @@
 #pragma once
 
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "attention/reference.h"
@@ -27,6 +28,9 @@ class SampleContext {
 
   const data::Sample& sample() const { return sample_; }
 
+  /// Which of "keys", "values" and "queries" has NaN or infinite values, the first; empty: none.
+  const std::string& nonfinite() const;
+
   /// Exact attention of probes [first, first + count) of one query head of one sequence. k, v: the
   /// head's keys and values in float64 [T, d], which the caller has anyway.
   attention::Exact exact(int64_t sequence, int64_t q_head, const at::Tensor& k, const at::Tensor& v,
@@ -48,6 +52,8 @@ class SampleContext {
   data::Sample sample_;
   bool keep_ = false;
   bool keep_single_ = false;
+  mutable std::once_flag looked_;
+  mutable std::string nonfinite_;
   mutable Kept<attention::Exact> exact_;
   mutable Kept<ExactSingle> single_;
 };

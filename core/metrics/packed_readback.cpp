@@ -129,6 +129,9 @@ class PackedReadback final : public Readback {
         count_(packed_.quantized ? schedule.windows().span_end() - begin_ : 0),
         limits_(schedule, /*sequence=*/0, sample().positions),
         held_at_probes_(engine_->place((sample().positions + 1).to(at::kInt))) {
+    if (const std::string& what = context.nonfinite(); !what.empty()) {
+      throw Unsupported(cache::nonfinite_refusal(what));
+    }
     if (packed_.quantized) {
       specs_[0] = quant::UniformSpec::from(below(recipe.settings, "key.codec."), dim());
       specs_[1] = quant::UniformSpec::from(below(recipe.settings, "value.codec."), dim());

@@ -41,8 +41,8 @@ class Readback {
   virtual int64_t padding(int64_t tokens) const = 0;
 };
 
-/// backend: "reference", or a packed one. Throws Unsupported where that cannot hold the recipe or
-/// the sample's query heads.
+/// backend: "reference", or a packed one. Throws Unsupported where that cannot hold the recipe,
+/// the sample's query heads or its NaN and infinite values.
 std::unique_ptr<Readback> make_readback(const std::string& backend, const SampleContext& context,
                                         const calibrate::Prepared& method,
                                         const method::Recipe& recipe,

@@ -135,3 +135,27 @@ TEST_CASE("a packed backend refuses what it lacks", "[metrics]") {
   const data::Sample many = cases::gaussian_sample({1, 1, 17, 160, 64, DType::bf16}, 996);
   CHECK_THROWS_AS(measure(many, {}), Unsupported);
 }
+
+TEST_CASE("D55 a packed backend refuses NaN and infinite values by name, wherever they stand",
+          "[metrics]") {
+  const auto [name, member] = GENERATE(table<const char*, at::Tensor data::Sample::*>(
+      {{"keys", &data::Sample::k}, {"values", &data::Sample::v}, {"queries", &data::Sample::q}}));
+  const auto bad =
+      GENERATE(std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity());
+  const auto row = GENERATE(0, 70, 95);  // kivi with a window of 32: two in the history
+  data::Sample sample = cases::gaussian_sample({1, 2, 4, 96, 64, DType::bf16}, 997);
+  at::Tensor& poisoned = sample.*member;
+  poisoned = poisoned.clone();
+  poisoned[0][1][row][3] = bad;
+  const std::string reason =
+      "backends cpu and cuda: " + std::string(name) + " that hold NaN or infinity have no kernel";
+  for (const auto& [id, edits] : std::map<std::string, Settings>{
+           {"bf16", {}}, {"kivi", {{"window.recent", 32}}}, {"quarot", {}}}) {
+    CAPTURE(name, bad, row, id);
+    const method::Recipe method = recipe(id, edits);
+    const auto measure = [&] { cases::run(sample, method, cases::kAll, nullptr, 0, "cpu"); };
+    CHECK_THROWS_AS(measure(), Unsupported);
+    CHECK_THROWS_WITH(measure(), reason);
+    CHECK_NOTHROW(cases::run(sample, method));
+  }
+}

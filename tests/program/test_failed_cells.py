@@ -98,6 +98,20 @@ def test_allow_nonfinite_counts_and_goes_on(kvlab: Kvlab, broken: tuple[Path, Ou
     assert not any("finite" in row["warnings"] for row in rows(kvlab.folder / "small.h5") if row["layer"] == 0)
 
 
+def test_packed_backends_refuse_what_is_not_finite(kvlab: Kvlab) -> None:
+    """What reference counts, kernels do not take: the row says so, also where nothing is quantized."""
+    layers = {number: {name: x.astype(np.float16) for name, x in random_layer(number).items()} for number in range(2)}
+    layers[1]["v"][0, 1, 77, 5] = np.nan
+    write_capture(kvlab.folder / "kv.h5", layers)
+    write(kvlab.folder, dataset={"source": "capture", "path": "kv.h5", "allow_nonfinite": True},
+          methods=["bf16", "kivi"], backend="cpu")
+    kvlab.ok("run", "small.yaml")
+    reason = "backends cpu and cuda: values that hold NaN or infinity have no kernel"
+    assert {(row["layer"], row["method"]): (row["status"], row["reason"]) for row in rows(kvlab.folder / "small.h5")} == {
+        (layer, method): ("unsupported", reason) if layer == 1 else ("complete", "")
+        for layer in (0, 1) for method in ("bf16", "kivi")}
+
+
 def test_d04_a_capture_that_overflows_fp16_parameters(kvlab: Kvlab) -> None:
     """One value of -1.25e5 in a float32 capture: everything stays finite and the element is counted as saturated."""
     layer = random_layer(0)
