@@ -197,6 +197,10 @@ void execute(const RunArguments& arguments, Exit& result) {
   if (!arguments.shard.empty()) parse_shard(arguments.shard, options);
   if (arguments.dry_run) {
     print_dry_run(experiment, plan, options, arguments.json);
+    if (const auto reason = run::missing_here(experiment)) {
+      std::fflush(stdout);  // the last line, also where both go to one file
+      fmt::print(stderr, "kvlab: warning: nothing of this can run here: {}\n", *reason);
+    }
     return;
   }
 

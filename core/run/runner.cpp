@@ -298,10 +298,14 @@ std::set<std::string> stored(const config::Experiment& experiment, const config:
       .intact;
 }
 
+std::optional<std::string> missing_here(const config::Experiment& experiment) {
+  if (auto reason = cache::missing_backend(experiment.backend)) return reason;
+  return missing_device(experiment);
+}
+
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop) {
-  if (auto reason = cache::missing_backend(experiment.backend)) throw Error(*reason);
-  if (auto reason = missing_device(experiment)) throw Error(*reason);
+  if (auto reason = missing_here(experiment)) throw Error(*reason);
   const std::vector<size_t> cells = selected(plan, options);
   const store::RunLock lock(experiment.output);
   if (!lock.is_effective()) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -48,12 +49,16 @@ std::vector<size_t> selected(const config::Plan& plan, const Options& options);
 std::set<std::string> stored(const config::Experiment& experiment, const config::Plan& plan,
                              const Options& options);
 
+/// Why nothing of the experiment can run here: its backend or a model's device is not there.
+/// Nothing where it can.
+std::optional<std::string> missing_here(const config::Experiment& experiment);
+
 /// Runs the cells of a plan that are not yet complete in `experiment.output` and stores each as it
 /// is finished. A raised `stop` ends it: what is finished is stored, cells under way are abandoned
 /// with their threads, and the caller must leave the process without waiting for them. Results that
-/// can no longer be stored end it too (Outcome::broken). Throws Error where the backend or
-/// a model's device is not there, or the output cannot be written, is in use by another run or
-/// holds another experiment.
+/// can no longer be stored end it too (Outcome::broken). Throws Error where something is
+/// missing_here, or the output cannot be written, is in use by another run or holds another
+/// experiment.
 Outcome run(const config::Experiment& experiment, const config::Plan& plan, const Options& options,
             Observer& observer, const std::atomic<bool>& stop);
 

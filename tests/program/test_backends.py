@@ -77,6 +77,18 @@ def test_cuda_without_a_gpu_is_refused_before_anything_runs(kvlab: Kvlab) -> Non
     assert kvlab.ok("validate", "small.yaml", "--set", "backend=cuda").out
 
 
+def test_a_dry_run_says_that_nothing_can_run_here(kvlab: Kvlab) -> None:
+    """The listing is what was asked for, so this is a warning behind it; stdout has the listing alone."""
+    if has_gpu(kvlab):
+        pytest.skip("a GPU is here")
+    write(kvlab.folder)
+    text, listed = (kvlab.ok("run", "small.yaml", "--dry-run", "--backend", "cuda", *more) for more in ([], ["--json"]))
+    warning = r"kvlab: warning: nothing of this can run here: backend cuda is not available here: .{10,}\n"
+    assert re.fullmatch(warning, text.err) and re.fullmatch(warning, listed.err)
+    assert len(text.out.splitlines()) == 5 and len(json.loads(listed.out)["cells"]) == 4
+    assert kvlab.ok("run", "small.yaml", "--dry-run", "--backend", "cpu").err == ""
+
+
 def test_kernel_time_keeps_its_samples(kvlab: Kvlab) -> None:
     write(kvlab.folder, methods=["bf16", "oscar_ots"], measure=["kernel_time", "memory"], backend="cpu")
     outcome = kvlab.ok("run", "small.yaml", "--jobs", "2")
