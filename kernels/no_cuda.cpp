@@ -1,8 +1,9 @@
-// What cuda.h and cuda_device.h are in a build without a CUDA toolkit: available() says so, and
-// whoever calls on regardless is told in a sentence.
+// What cuda.h, cuda_device.h and decoder.h are in a build without a CUDA toolkit: available() says
+// so, and whoever calls on regardless is told in a sentence.
 #include <stdexcept>
 
 #include "kvlab/kernels/cuda_device.h"
+#include "kvlab/kernels/decoder.h"
 
 namespace kvlab::kernels::cuda {
 namespace {
@@ -29,6 +30,10 @@ void attend(const AttendPlan&, const CacheView&, const AttendArgs&, void*, Strea
 void dequantize(const CacheView&, const EncodeSpec*, void*, void*, Type, std::int64_t, Stream) {
   absent();
 }
+
+void rms_norm(const void*, const void*, void*, int, int, float, Stream) { absent(); }
+void norm_and_turn(const StepHeads&, float, Stream) { absent(); }
+void gate(const void*, void*, int, int, Stream) { absent(); }
 
 std::string device_name() { absent(); }
 std::shared_ptr<void> allocate(std::int64_t) { absent(); }
