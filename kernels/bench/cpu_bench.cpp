@@ -2,38 +2,17 @@
 // first two.
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-#include <benchmark/benchmark.h>
-#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <utility>
 
-#include "case_name.h"
 #include "cpu_case.h"
-#include "samples.h"
+#include "cpu_measure.h"
 
 namespace kvlab::bench {
 namespace {
-
-constexpr int kThreads = 2;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-/// Puts other things into every cache: 256 MiB are more than any of them holds.
-void evict_caches() {
-  static std::vector<std::uint8_t> other(256 << 20);
-  for (size_t i = 0; i < other.size(); i += 64) ++other[i];
-  benchmark::ClobberMemory();
-}
 
 /// One case is alive at a time; benchmarks of one shape and format follow each other.
 CpuCase& case_of(const CpuCase::Shape& shape) {
@@ -215,30 +194,6 @@ std::string wrong_output(CpuCase& c) {
   return error < 2e-3 ? "" : fmt::format("the relative error is {}", error);
 }
 
-/// Times `work`, caches emptied before each iteration where `cold`.
-void measure(benchmark::State& state, bool cold, double bytes, const std::string& wrong,
-             const std::function<void()>& work) {
-  if (!wrong.empty()) {
-    state.SkipWithError(wrong.c_str());
-    return;
-  }
-  work();
-  for ([[maybe_unused]] auto _ : state) {
-    if (cold) {
-      state.PauseTiming();
-      evict_caches();
-      state.ResumeTiming();
-    }
-    const double seconds = seconds_of(work);
-    keep_sample(1e9 * seconds);
-    state.SetIterationTime(seconds);
-  }
-  const auto passes = static_cast<double>(state.iterations());
-  state.counters["bytes"] = bytes;
-  state.counters["bytes_per_second"] =
-      benchmark::Counter(bytes * passes, benchmark::Counter::kIsRate);
-}
-
 void encode_cpu(benchmark::State& state, const CpuCase::Shape& shape, bool cold) {
   CpuCase& c = case_of(shape);
   c.encode(kThreads);
@@ -290,20 +245,7 @@ void add(const std::string& operation, const std::string& backend, const CpuCase
   parts.dim = shape.dim;
   parts.variant = variant;
   if (variant.empty()) parts.group = kernels::format_named(format, shape.dim).key.group;
-  for (const bool cold : {true, false}) {
-    parts.cold = cold;
-    const std::string name = text_of(parts);
-    benchmark::RegisterBenchmark(name.c_str(),
-                                 [=](benchmark::State& state) {
-                                   begin_samples(name);
-                                   at::set_num_threads(kThreads);
-                                   const c10::InferenceMode no_gradients;
-                                   function(state, shape, cold);
-                                 })
-        ->UseManualTime()
-        ->MeasureProcessCPUTime()
-        ->Unit(benchmark::kMillisecond);
-  }
+  add_cpu_case(parts, [=](benchmark::State& state, bool cold) { function(state, shape, cold); });
 }
 
 }  // namespace

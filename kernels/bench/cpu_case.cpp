@@ -2,34 +2,21 @@
 
 #include <cmath>
 #include <numeric>
-#include <random>
 
+#include "random_numbers.h"
 #include "speed/packed_spec.h"
 
 namespace kvlab::bench {
-namespace {
-
 using namespace kernels;
-
-std::vector<std::uint16_t> normals(size_t count, unsigned seed) {
-  std::minstd_rand engine(seed);
-  std::normal_distribution<float> normal;
-  std::vector<std::uint16_t> numbers(count);
-  for (std::uint16_t& number : numbers) number = to_bf16(normal(engine));
-  return numbers;
-}
-
-}  // namespace
 
 CpuCase::CpuCase(const Shape& shape, int threads) : shape_(shape), tokens_(shape.tokens) {
   const Format format = format_named(shape.format, shape.dim);
   spec_ = speed::spec_of(format, Rotation::Kind::hadamard);
 
-  const size_t rows = static_cast<size_t>(shape.kv_heads) * static_cast<size_t>(shape.tokens);
-  key_ = normals(rows * static_cast<size_t>(shape.dim), 1);
-  value_ = normals(rows * static_cast<size_t>(shape.dim), 2);
-  for (const std::uint16_t bits :
-       normals(static_cast<size_t>(shape.q_heads) * static_cast<size_t>(shape.dim), 3)) {
+  const std::int64_t rows = std::int64_t{shape.kv_heads} * shape.tokens;
+  key_ = normals(rows * shape.dim, 1);
+  value_ = normals(rows * shape.dim, 2);
+  for (const std::uint16_t bits : normals(std::int64_t{shape.q_heads} * shape.dim, 3)) {
     query_.push_back(from_bf16(bits));
   }
   output_.resize(query_.size());

@@ -13,6 +13,7 @@
 
 namespace kvlab::bench {
 void register_cpu();
+void register_cpu_append();
 void register_cuda();
 void register_experiments();
 void register_models();
@@ -56,6 +57,7 @@ int run(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
   register_cuda();  // first: libtorch must not have looked for a GPU yet
   register_cpu();
+  register_cpu_append();
   register_experiments();
   register_models();
   size_t matched = 0;

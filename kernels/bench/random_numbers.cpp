@@ -3,6 +3,8 @@
 #include <numeric>
 #include <random>
 
+#include "kvlab/kernels/float_bits.h"
+
 namespace kvlab::bench {
 
 std::vector<std::int32_t> permutation(int count) {
@@ -11,6 +13,14 @@ std::vector<std::int32_t> permutation(int count) {
   std::minstd_rand engine(5);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[engine() % i]);
   return order;
+}
+
+std::vector<std::uint16_t> normals(std::int64_t count, unsigned seed) {
+  std::minstd_rand engine(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::uint16_t> numbers(static_cast<size_t>(count));
+  for (std::uint16_t& number : numbers) number = kernels::to_bf16(normal(engine));
+  return numbers;
 }
 
 std::vector<float> random_rotation(int dim) {

@@ -40,6 +40,28 @@ def test_names_have_their_keys_in_order() -> None:
     assert [name for name in kernels if not re.match(order, name)] == []
 
 
+def test_the_cpu_has_every_operation() -> None:
+    names = bench("--benchmark_list_tests").stdout.splitlines()
+    kernels = {name.split("/")[0] for name in names if "/backend:cpu/" in name}
+    assert kernels == {"encode", "decode", "append", "dequantize", "experiment"}
+    batches = {re.sub(r".*/batch:(\d+)/.*", r"\1", name) for name in names if name.startswith("append/backend:cpu/")}
+    assert batches == {"1", "8"}
+
+
+def test_steps_on_the_cpu_are_timed_with_their_bytes(tmp_path: Path) -> None:
+    """A step of F1 and one sequence: a token of 8 heads, 128 channels and two sides through the ring, and 72 bytes a head."""
+    file = tmp_path / "bench.h5"
+    done = bench("--benchmark_filter=append/backend:cpu/format:f1/batch:1/.*cache:hot", "--kvlab_out", file)
+    assert done.returncode == 0, done.stderr
+    with h5py.File(file) as results:
+        (cell,) = results["summary/cell"].asstr()[:]
+        assert results["summary/status"].asstr()[0] == "complete"
+        assert results["summary/bytes"][0] == 3 * 2 * 8 * 128 * 2 + 8 * 72
+        assert results["summary/bytes_per_second"][0] > 0
+        samples = results[f"cells/{cell}/samples/append_us"][:]
+        assert results["summary/append_us"][0] == pytest.approx(np.median(samples) / 1e3)
+
+
 def test_without_a_gpu_one_line_says_why() -> None:
     done = bench("--benchmark_list_tests", CUDA_VISIBLE_DEVICES="")
     assert "backend:cuda" not in done.stdout
