@@ -8,10 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "base/h5.h"
-#include "base/hash.h"
 #include "base/names.h"
-#include "base/schemas.h"
 #include "config/axis_effect.h"
 #include "config/calibration_check.h"
 #include "config/data_check.h"
@@ -19,6 +16,7 @@
 #include "config/identity.h"
 #include "config/plan_order.h"
 #include "config/reader.h"
+#include "config/resolver.h"
 #include "config/sweep.h"
 #include "data/synthetic_params.h"
 #include "method/schema.h"
@@ -38,33 +36,17 @@ constexpr size_t kMostRows = 200'000;
   throw ConfigError({{experiment.file.string(), 0, 0, message}});
 }
 
-struct RotationSource {
-  std::string hash;         // of the file
-  std::string calibration;  // of what it was learned from, as it says
-};
-
-/// A method at a sweep point on one layer and head size.
-struct Resolved {
-  method::Recipe recipe;
-  json canonical;
-  Settings requested;
-  json rotations = json::object();
-  std::map<std::string, std::string> learned_from;  // rotation file to the hash that it names
-  std::optional<std::string> unsupported;
-  std::vector<std::string> notes;
-  bool needs_calibration = false;
-  bool uses_seed = false;
-};
-
 class Planner {
  public:
   Planner(const Experiment& experiment, const Describe& describe, const Refuse& refuse)
       : experiment_(experiment),
         describe_(describe),
         whole_models_(has_models(experiment)),
-        refuse_(refuse),
         axes_(axis_names(experiment)),
-        points_(sweep_points(experiment)) {}
+        points_(sweep_points(experiment)),
+        resolver_(
+            experiment, refuse, axes_, points_,
+            [this](const Mark& mark, const std::string& message) { problem(mark, message); }) {}
 
   Plan run() {
     check_measures();
@@ -86,7 +68,7 @@ class Planner {
     fail_on_problems();
     fail_if_nothing_runs();
     warn_of_idle_exclusions();
-    warn_of_idle_layers();
+    for (const auto& [mark, message] : resolver_.idle_layers()) warn(mark, message);
     tell_notes();
     warn_of_shared_cells(plan_);
     put_samples_together(plan_, datasets_of_cells_);
@@ -159,89 +141,12 @@ class Planner {
     }
   }
 
-  const Resolved& resolve(const Place& place, const DatasetInfo& data) {
-    const int64_t head_dim = data.head_dim;
-    const MethodUse& use = experiment_.methods[place.method];
-    const auto& rules = use.recipe.layers;
-    const auto rule = std::find_if(rules.begin(), rules.end(), [&](const method::LayerRule& one) {
-      return one.first <= place.layer && place.layer <= one.last;
-    });
-    if (rule != rules.end()) met_layers_.insert({place.method, rule - rules.begin()});
-    const auto key = std::tuple(place.method, place.point, rule - rules.begin(), head_dim,
-                                data.q_heads, data.kv_heads, data.dtype);
-    const auto found = resolved_.find(key);
-    if (found != resolved_.end()) return found->second;
-
-    Resolved result;
-    result.recipe = at_point(use.recipe, axes_, points_[place.point]);
-    if (!whole_models_) result.recipe = method::on_layer(result.recipe, place.layer);
-    result.canonical = method::canonical(result.recipe, head_dim);
-    result.requested = method::requested(result.recipe, head_dim);
-    result.unsupported = method::unsupported(result.recipe, head_dim);
-    if (!result.unsupported) {
-      result.unsupported = refuse_(experiment_.backend, result.recipe, data);
-    }
-    result.needs_calibration = method::needs_calibration(result.recipe);
-    result.uses_seed = method::uses_seed(result.recipe);
-    result.notes = method::notes(result.recipe, head_dim);
-    // A whole model's cell holds the recipes of all its layers.
-    for (size_t i = 0; i < result.recipe.layers.size(); ++i) {
-      const method::LayerRule& one = result.recipe.layers[i];
-      if (one.first < data.model_layers)
-        met_layers_.insert({place.method, static_cast<ptrdiff_t>(i)});
-      const std::string layers = fmt::format("{}-{}", one.first, one.last);
-      result.canonical["layers"][layers] = method::canonical(one.recipe, head_dim);
-      if (!result.unsupported) result.unsupported = method::unsupported(one.recipe, head_dim);
-      if (!result.unsupported) {
-        result.unsupported = refuse_(experiment_.backend, one.recipe, data);
-      }
-      result.needs_calibration |= method::needs_calibration(one.recipe);
-      result.uses_seed |= method::uses_seed(one.recipe);
-    }
-    for (const std::string& axis : axes_) {
-      const auto reason = method::no_effect(result.recipe, axis, head_dim);
-      if (!reason) continue;
-      const std::string note = axis + ": " + *reason;
-      if (std::find(result.notes.begin(), result.notes.end(), note) == result.notes.end()) {
-        result.notes.push_back(note);
-      }
-    }
-    for (const std::string& side : method::kSides) {
-      if (const auto path = method::rotation_file(result.recipe, side)) {
-        const RotationSource& source = rotation_source(*path, use.mark);
-        result.rotations[side] = source.hash;
-        result.learned_from[*path] = source.calibration;
-      }
-    }
-    return resolved_.emplace(key, std::move(result)).first->second;
-  }
-
-  /// What is known of a rotation file; a problem at `mark` where it is none.
-  const RotationSource& rotation_source(const std::string& path, const Mark& mark) {
-    const auto found = rotation_files_.find(path);
-    if (found != rotation_files_.end()) return found->second;
-    RotationSource source;
-    try {
-      const h5::File file = h5::File::open(path);
-      const auto schema = file.attribute_or<std::string>("/", "schema", "");
-      if (schema != kRotationSchema) {
-        problem(mark, fmt::format("{} is no rotation file: expected schema {}, found '{}'", path,
-                                  kRotationSchema, schema));
-      }
-      source.calibration = file.attribute_or<std::string>("/", "calibration", "");
-    } catch (const Error& error) {
-      problem(mark, error.what());
-    }
-    source.hash = sha256_file(path);
-    return rotation_files_.emplace(path, std::move(source)).first->second;
-  }
-
   /// The rows of one sweep point: one a seed, or one where the seed is not used.
   void add(Place place) {
     DatasetItem item = at_point(experiment_.datasets[place.dataset], axes_, points_[place.point]);
     item.layers = {place.layer};
     const DatasetInfo& known = info(item);
-    const Resolved& resolved = resolve(place, known);
+    const Resolved& resolved = resolver_.at(place, known);
     const auto calibration =
         item.calibration.empty()
             ? calibration_at_point(experiment_.calibration, axes_, points_[place.point])
@@ -436,18 +341,6 @@ class Planner {
     }
   }
 
-  void warn_of_idle_layers() {
-    for (size_t method = 0; method < experiment_.methods.size(); ++method) {
-      const MethodUse& use = experiment_.methods[method];
-      for (size_t i = 0; i < use.recipe.layers.size(); ++i) {
-        if (met_layers_.contains({method, static_cast<ptrdiff_t>(i)})) continue;
-        const method::LayerRule& rule = use.recipe.layers[i];
-        warn(use.mark, fmt::format("'layers' of method '{}': no dataset has a layer in {}-{}",
-                                   use.label, rule.first, rule.last));
-      }
-    }
-  }
-
   void fail_if_nothing_runs() {
     if (std::any_of(plan_.cells.begin(), plan_.cells.end(),
                     [](const Cell& cell) { return cell.state == CellState::run; })) {
@@ -477,19 +370,14 @@ class Planner {
   const Experiment& experiment_;
   const Describe& describe_;
   const bool whole_models_;
-  const Refuse& refuse_;
   const std::vector<std::string> axes_;
   const std::vector<Point> points_;
+  Resolver resolver_;
   Plan plan_;
   std::vector<Problem> problems_;
   std::set<std::string> told_;
   std::map<std::string, DatasetInfo> infos_;  // node-based: references stay valid
-  std::map<std::tuple<size_t, size_t, ptrdiff_t, int64_t, int64_t, int64_t, DType>, Resolved>
-      resolved_;
-  std::set<size_t> met_exclusions_;  // that some row is left out by
-  std::set<std::pair<size_t, ptrdiff_t>>
-      met_layers_;  // methods with layer rules that hold somewhere
-  std::map<std::string, RotationSource> rotation_files_;
+  std::set<size_t> met_exclusions_;           // that some row is left out by
   std::map<std::tuple<const DatasetInfo*, const DatasetInfo*, int64_t>, std::string> overlaps_;
   std::map<std::string, size_t> cells_;
   std::vector<size_t> datasets_of_cells_;
