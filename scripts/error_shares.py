@@ -10,11 +10,11 @@ and `last 256` those of these positions; means over passages and layers. Tokens 
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import h5py
 import numpy as np
+from print_table import main
 
 HEADINGS = ("tokens", "channel", "first 64", "last 256")
 
@@ -53,12 +53,5 @@ def table(rows: dict[tuple[str, str], list[float]]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results")
-    print("\n".join(table(read(parser.parse_args().results))))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda path: table(read(path))))

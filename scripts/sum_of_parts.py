@@ -10,11 +10,11 @@ passage to the highest. The second table has each layer alone.
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import h5py
 import numpy as np
+from print_table import main
 
 
 def read(path: str) -> dict[str, np.ndarray]:
@@ -36,22 +36,19 @@ def of_layers(rows: dict[str, np.ndarray], method: str) -> dict[int, np.ndarray]
     return {int(label.removeprefix(start)): values for label, values in rows.items() if label.startswith(start)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results")
-    rows = read(parser.parse_args().results)
+def tables(rows: dict[str, np.ndarray]) -> list[str]:
     methods = [label for label in rows if ", " not in label]
     layers = {method: of_layers(rows, method) for method in methods}
-    print("| method | whole | sum of layers | keys | values | keys + values |\n| --- | ---: | ---: | ---: | ---: | ---: |")
+    lines = ["| method | whole | sum of layers | keys | values | keys + values |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for method in methods:
         keys, values = rows[f"{method}, keys only"], rows[f"{method}, values only"]
-        print(f"| {method} | {rows[method].mean():.4f} | {summed(list(layers[method].values()), rows[method])} | {keys.mean():.4f} "
-              f"| {values.mean():.4f} | {summed([keys, values], rows[method])} |")
-    print("\n| layer | " + " | ".join(methods) + " |\n| --- |" + " ---: |" * len(methods))
+        lines.append(f"| {method} | {rows[method].mean():.4f} | {summed(list(layers[method].values()), rows[method])} | {keys.mean():.4f} "
+                     f"| {values.mean():.4f} | {summed([keys, values], rows[method])} |")  # fmt: skip
+    lines += ["", "| layer | " + " | ".join(methods) + " |", "| --- |" + " ---: |" * len(methods)]
     for layer in sorted(layers[methods[0]]):
-        print(f"| {layer} | " + " | ".join(f"{layers[method][layer].mean():.4f}" for method in methods) + " |")
-    return 0
+        lines.append(f"| {layer} | " + " | ".join(f"{layers[method][layer].mean():.4f}" for method in methods) + " |")
+    return lines
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda path: tables(read(path))))

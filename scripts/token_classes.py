@@ -11,11 +11,11 @@ that are never quantized do not count.
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 import h5py
 import numpy as np
+from print_table import main
 
 CLASSES = ("normal", "small")
 Errors = dict[tuple[str, str, str], list[tuple[float, float]]]
@@ -57,12 +57,5 @@ def table(found: Errors) -> list[str]:
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results")
-    print("\n".join(table(read(parser.parse_args().results))))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda path: table(read(path))))

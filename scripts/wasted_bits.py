@@ -11,12 +11,12 @@ reverse water-filling with the covariances of the data. Rotations, bases and cod
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 
 import h5py
 import numpy as np
+from print_table import main
 
 
 def needed(k_nmse: float, v_nmse: float) -> float:
@@ -54,12 +54,5 @@ def table(names: list[str], rows: dict[str, list[float]]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results")
-    print("\n".join(table(*read(parser.parse_args().results))))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, lambda path: table(*read(path))))
