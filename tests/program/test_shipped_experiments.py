@@ -8,6 +8,8 @@ files are used as they ship, with `--set` alone, so that what a user runs is wha
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,11 @@ def whole_text(experiment: Path) -> str:
 def needs_model(text: str) -> bool:
     """Inputs that come from a model's folder."""
     return "source: model" in text or "eval_all.h5" in text
+
+
+def needs_captures(text: str) -> bool:
+    """The demo's files. Patterns of synthetic keys take the place of all of them."""
+    return "source: capture" in text and not needs_model(text) and "common/patterns.yaml" not in text
 
 
 def small_model(text: str, model: Path) -> list[str]:
@@ -85,7 +92,7 @@ def small_size(experiment: Path, model: Path) -> list[str]:
         edits.append("sweep.grid.batch=[1, 3]")
     if len(axes.get("window.recent", [])) > 4:
         edits.append("sweep.grid.window.recent=[0, 32, 128]")
-    if "optr" in whole_text(experiment) or "learned" in text:
+    if re.search("optr|learned", whole_text(experiment)):
         # An axis of one value edits all methods that have the key.
         edits.append("sweep.grid.calibrate.steps=[2]")
     return [word for edit in edits for word in ("--set", edit)]
@@ -118,7 +125,7 @@ def test_there_are_experiments() -> None:
 def test_every_row_is_complete_or_listed(experiment: Path, kvlab: Kvlab, model: Path,
                                          request: pytest.FixtureRequest) -> None:
     text = whole_text(experiment)
-    if "source: capture" in text and not needs_model(text):
+    if needs_captures(text):
         request.getfixturevalue("smollm2")
     outcome = kvlab.ok("run", experiment, "--out", kvlab.folder / "small.h5", "--json",
                        *small_size(experiment, model), cwd=REPOSITORY)
@@ -134,3 +141,10 @@ def test_every_row_is_complete_or_listed(experiment: Path, kvlab: Kvlab, model: 
     assert unsupported == expected, "\n".join(sorted(unsupported ^ expected))
     # The table that the file is for.
     assert kvlab.ok("table", "small.h5").out
+
+
+@pytest.mark.parametrize("experiment", [path for path in EXPERIMENTS if "common/patterns.yaml" in whole_text(path)], ids=lambda path: path.stem)
+def test_patterns_need_no_file(experiment: Path, kvlab: Kvlab) -> None:
+    """Beside an experiment on captures they take the place of its calibration too."""
+    shutil.copytree(REPOSITORY / "experiments", kvlab.folder / "experiments")
+    kvlab.ok("run", experiment.relative_to(REPOSITORY), "--dry-run")
