@@ -34,7 +34,7 @@ done
 # tables NAME: the options of `kvlab table` for the tables of an experiment, one table a line; `only BASE` before them keeps the
 # rows whose label begins with BASE. NAME_synthetic has the tables of NAME, with patterns in the place of texts.
 tables() {
-  local by=text
+  local by=text rope=""
   [[ $1 != *_synthetic ]] || by=dataset
   case ${1%_synthetic} in
     grid)
@@ -60,7 +60,7 @@ tables() {
       echo "--rows key.rotate --cols label --value wo_rel"
       echo "--rows label --cols key.rotate --value wo_rel --against hadamard"
       echo "--rows $by,key.rotate --cols label --value wo_rel"
-      echo "--rows key.rotate --cols label --value logit_mse"
+      echo "--rows label --cols key.rotate --value logit_mse --against hadamard"
       ;;
     clip)
       echo "--rows key.codec.clip --cols label --value wo_rel"
@@ -117,14 +117,20 @@ tables() {
       done
       ;;
     rope_side)
-      echo "--rows label --cols key.space --value wo_rel --against post_rope"
-      echo "--rows $by,label --cols key.space --value wo_rel --against post_rope"
+      [[ $by == text ]] || rope=rope,
+      echo "--rows ${rope}label --cols key.space --value wo_rel --against post_rope"
+      echo "--rows $rope$by,label --cols key.space --value wo_rel --against post_rope"
       ;;
     calibration)
       echo "--rows label --cols text --value wo_rel --against 'Austen from Austen'"
       echo "--rows label --cols text --value wo_rel --against 'Jargon from Jargon'"
       ;;
     calibration_tokens)
+      if [[ $by == dataset ]]; then
+        echo "--rows label --cols text --value wo_rel --against 'from 2048'"
+        echo "--rows dataset --cols label --value wo_rel"
+        return
+      fi
       echo "--rows calibration.from,calibration.tokens --cols label --value wo_rel"
       echo "--rows label --cols calibration.from,calibration.tokens --value wo_rel --against '0 / 2048'"
       echo "--rows $by,calibration.from,calibration.tokens --cols label --value wo_rel"
@@ -176,7 +182,7 @@ pictures() {
     additivity_synthetic | oscar_ots_parts_synthetic) echo "--kind means --x dataset" ;;
     oscar_cov_parts | oscar_ots_parts) echo "--kind heads" ;;
     oscar_cov_parts_synthetic) echo "--kind means --x group" ;;
-    calibration) echo "--kind means --x text" ;;
+    calibration | calibration_tokens_synthetic) echo "--kind means --x text" ;;
     calibration_tokens*) echo "--kind means --x calibration.tokens --where calibration.from=0" ;;
     centering*) echo "--kind means --x key.center" ;;
     clip*) echo "--kind means --x key.codec.clip" ;;
@@ -185,7 +191,11 @@ pictures() {
     length | length_model) echo "--kind means --x tokens" ;;
     norm*) echo "--kind means --x key.token_scale" ;;
     bound) echo "--kind means --value tni_block_mse --x dataset" ;;
-    rope_side*) echo "--kind means --x key.space" ;;
+    rope_side) echo "--kind means --x key.space" ;;
+    rope_side_synthetic)
+      echo "as after --kind means --x key.space --where rope=after"
+      echo "as before --kind means --x key.space --where rope=before"
+      ;;
     rotation_kind*) echo "--kind means --x key.rotate" ;;
     rounding*) echo "--kind means --x key.codec.rounding" ;;
     token_classes) echo "--kind means --value k_nmse --x dataset" ;;
