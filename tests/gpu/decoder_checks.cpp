@@ -66,7 +66,7 @@ Failures check_norm(int rows, int width) {
 }
 
 Failures check_turn(int batch, int q_heads, int kv_heads, int dim) {
-  const auto turned = static_cast<std::size_t>(q_heads + kv_heads);
+  const auto turned = static_cast<std::size_t>(q_heads) + static_cast<std::size_t>(kv_heads);
   const std::size_t all = turned + static_cast<std::size_t>(kv_heads);
   const auto width = static_cast<std::size_t>(dim), sequences = static_cast<std::size_t>(batch);
   const Bits heads = random_bits(sequences * all * width, 3);
