@@ -135,6 +135,10 @@ tables() {
       echo "--rows label --cols calibration.from,calibration.tokens --value wo_rel --against '0 / 2048'"
       echo "--rows $by,calibration.from,calibration.tokens --cols label --value wo_rel"
       ;;
+    oscar_cov_parts)
+      echo ""
+      [[ $by == text ]] || echo "--rows group --cols label --value wo_rel --against U·H·P"
+      ;;
     oscar_ots_parts)
       echo ""
       [[ $by == text ]] || echo "--rows label --cols dataset --value wo_rel"
