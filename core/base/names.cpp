@@ -28,10 +28,33 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+/// What programs call the types of numbers: one type a line. By letters bfloat16 is nearer to
+/// float32 than to bf16.
+const std::vector<std::vector<std::string>>& type_names() {
+  static const std::vector<std::vector<std::string>> names = {
+      {"bf16", "bfloat16"}, {"fp16", "float16", "half"}, {"fp32", "float32", "float"}};
+  return names;
+}
+
+/// The candidate that names the same type as the word; empty where there is none.
+std::string same_type(const std::string& word, const std::vector<std::string>& candidates) {
+  const auto holds = [](const std::vector<std::string>& words, const std::string& one) {
+    return std::find(words.begin(), words.end(), one) != words.end();
+  };
+  for (const std::vector<std::string>& names : type_names()) {
+    if (!holds(names, word)) continue;
+    for (const std::string& candidate : candidates) {
+      if (holds(names, lower(candidate))) return candidate;
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   const std::string wanted = lower(word);
+  if (std::string same = same_type(wanted, candidates); !same.empty()) return same;
   std::string best;
   size_t best_distance = std::max<size_t>(2, wanted.size() / 2) + 1;
   for (const std::string& candidate : candidates) {

@@ -7,8 +7,8 @@
 
 namespace kvlab {
 
-/// The candidate that is most likely meant by `word` (edit distance, case ignored); empty where
-/// none is near.
+/// The candidate that is most likely meant by `word` (another name of the same type of numbers,
+/// else by edit distance, case ignored); empty where none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 /// " (did you mean 'x'?)", or nothing where no candidate is near.

@@ -29,7 +29,7 @@ config::DatasetInfo described(const std::string& capture) {
   config::DatasetItem item;
   item.source = "capture";
   item.path = capture;
-  config::DatasetInfo info = run::describe(item, {});
+  config::DatasetInfo info = run::describe(item, {}, {});
   const config::Described itself{item, info};
   for (const int64_t layer : info.layers) {
     const auto errors = config::calibration_errors(itself, itself, layer);

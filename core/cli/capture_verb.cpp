@@ -85,6 +85,8 @@ void execute(const Arguments& arguments) {
       .device = device_of(arguments.device)};
   if (auto missing = model::missing_device(options.device)) throw Error(*missing);
   const model::TokensFile text = model::read_tokens(arguments.tokens);
+  model::check_tokens(text.tokens, model::read_config(arguments.model).vocabulary, arguments.tokens,
+                      "passage", 0);
   const model::Decoder decoder(arguments.model, options);
   if (const auto note = model::beyond_positions(decoder.config(), text.tokens.size(1))) {
     fmt::print(stderr, "kvlab: warning: {}: {}\n", arguments.tokens, *note);

@@ -130,9 +130,10 @@ void add_table(CLI::App& app, Exit&) {
            "separated by commas or by repeating the option");
   add_list("--cols", arguments->cols, "columns of the summary that make the columns, as --rows");
   add_list("--value", arguments->values, "metric to show; several, as --rows, without --cols");
-  verb->add_option("--against", options.against,
-                   "a column (or, without --cols, a row): each other value of its line is followed "
-                   "by how far it is off, paired by passage");
+  verb->add_option(
+      "--against", options.against,
+      "a column of --cols or a row: each other value is followed by how far it is off, "
+      "paired by passage");
   verb->add_option("--format", options.format, "text, markdown, latex or csv");
   verb->add_option("--out", arguments->out,
                    "file to write in place of the standard output; its folder is made, a table of "

@@ -31,8 +31,8 @@ PassageResult decode(const model::Decoder& decoder, const LayerMethods& methods,
   return {at::cat(states).to(at::kCPU), attention.memory(), attention.notes()};
 }
 
-at::Tensor greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,
-                  const Prompt& prompt, int64_t count) {
+Writing greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,
+               const Prompt& prompt, int64_t count) {
   Decoding attention(methods, use, decoder, prompt.tokens + count);
   attention.fill(prompt);
   at::Tensor written = at::empty({count}, at::kLong);
@@ -44,7 +44,7 @@ at::Tensor greedy(const model::Decoder& decoder, const LayerMethods& methods, co
     }
     written[i] = decoder.logits(state).argmax(-1)[0].to(at::kCPU);
   }
-  return written;
+  return {written, attention.memory(), attention.notes()};
 }
 
 Answer answer(const model::Decoder& decoder, const Prompt& prompt, const at::Tensor& right,

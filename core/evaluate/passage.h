@@ -22,10 +22,16 @@ PassageResult teacher_forced(const model::Decoder& decoder, const LayerMethods& 
 PassageResult decode(const model::Decoder& decoder, const LayerMethods& methods,
                      const CacheUse& use, const Prompt* prompt, const at::Tensor& tokens);
 
+struct Writing {
+  at::Tensor tokens;       // int64 [count]
+  metrics::Arrays memory;  // as above; the last token is written, not held
+  std::vector<std::string> notes;
+};
+
 /// `count` tokens that a model writes after a prompt through the caches of use.backend, the most
-/// likely one at each step, int64 [count].
-at::Tensor greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,
-                  const Prompt& prompt, int64_t count);
+/// likely one at each step.
+Writing greedy(const model::Decoder& decoder, const LayerMethods& methods, const CacheUse& use,
+               const Prompt& prompt, int64_t count);
 
 /// How a prompt's right answer fares.
 struct Answer {

@@ -12,6 +12,11 @@
 namespace kvlab::model {
 namespace {
 
+/// A type as experiments name it.
+const char* word_of(at::ScalarType type) {
+  return type == at::kHalf ? "fp16" : type == at::kBFloat16 ? "bf16" : "float32";
+}
+
 /// Takes tensors out of the files and converts them.
 class Loader {
  public:
@@ -26,7 +31,7 @@ class Loader {
     at::Tensor tensor = files_.get(name, shapes_.at(name)).to(options_.device, options_.type);
     if (!at::isfinite(tensor).all().item<bool>()) {
       throw Error(fmt::format("{}: '{}' holds numbers that are not finite as {}",
-                              files_.folder().string(), name, c10::toString(options_.type)));
+                              files_.folder().string(), name, word_of(options_.type)));
     }
     return tensor;
   }

@@ -51,6 +51,17 @@ TokensFile read_tokens(const std::filesystem::path& path) {
   return result;
 }
 
+void check_tokens(const at::Tensor& tokens, int64_t vocabulary, const std::filesystem::path& file,
+                  const std::string& what, int64_t first) {
+  const at::Tensor wrong = tokens.lt(0).logical_or_(tokens.ge(vocabulary)).nonzero();
+  if (wrong.size(0) == 0) return;
+  const auto row = wrong[0][0].item<int64_t>(), column = wrong[0][1].item<int64_t>();
+  throw Error(fmt::format(
+      "{}: token {} of {} {} is {}, outside the model's vocabulary of {}: the tokens "
+      "are of another tokenizer",
+      file.string(), column, what, first + row, tokens[row][column].item<int64_t>(), vocabulary));
+}
+
 Needles read_needles(const std::filesystem::path& path, const std::string& task) {
   const h5::File file = open(path, kNeedlesSchema, "make_needles.py");
   Needles needles;

@@ -17,4 +17,9 @@ struct TokensFile {
 /// Throws Error in one sentence where the file is missing or not of that form.
 TokensFile read_tokens(const std::filesystem::path& path);
 
+/// Throws Error where a token of int64 [rows, length] is none of the model's. `what` a row is,
+/// `first` the number of the first.
+void check_tokens(const at::Tensor& tokens, int64_t vocabulary, const std::filesystem::path& file,
+                  const std::string& what, int64_t first);
+
 }  // namespace kvlab::model

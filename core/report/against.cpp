@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
 #include "base/names.h"
@@ -13,22 +14,29 @@ namespace {
 
 std::string name_of(const Column& column) { return join(column.keys, " / "); }
 
+/// The row or column that the others are held against. Where a table has columns of its own, the
+/// name is first looked for among them.
+struct Base {
+  bool is_row = false;
+  size_t index = 0;
+};
+
+std::optional<Base> find_base(const Grid& grid) {
+  const std::string& wanted = grid.layout.against;
+  for (size_t i = 0; i < grid.columns.size() && !grid.layout.cols.empty(); ++i) {
+    if (name_of(grid.columns[i]) == wanted) return Base{.is_row = false, .index = i};
+  }
+  for (size_t i = 0; i < grid.lines.size(); ++i) {
+    if (name_of(grid.lines[i]) == wanted) return Base{.is_row = true, .index = i};
+  }
+  return std::nullopt;
+}
+
 /// The value that one is compared with; nullptr where it is this one.
 const Value* base_of(const Grid& grid, size_t line, size_t column) {
-  const std::string& wanted = grid.layout.against;
-  if (grid.layout.cols.empty()) {
-    for (size_t i = 0; i < grid.lines.size(); ++i) {
-      if (name_of(grid.lines[i]) == wanted)
-        return i == line ? nullptr : &grid.lines[i].values[column];
-    }
-    return nullptr;
-  }
-  for (size_t i = 0; i < grid.columns.size(); ++i) {
-    if (name_of(grid.columns[i]) == wanted) {
-      return i == column ? nullptr : &grid.lines[line].values[i];
-    }
-  }
-  return nullptr;
+  const std::optional<Base> base = find_base(grid);
+  if (!base || base->index == (base->is_row ? line : column)) return nullptr;
+  return &grid.lines[base->is_row ? base->index : line].values[base->is_row ? column : base->index];
 }
 
 }  // namespace
@@ -62,18 +70,15 @@ std::string off_text(const Off& off) {
 }
 
 void check_against(const Grid& grid) {
-  if (grid.layout.against.empty()) return;
+  if (grid.layout.against.empty() || find_base(grid)) return;
+  const bool is_pivot = !grid.layout.cols.empty();
   std::vector<std::string> known;
-  if (grid.layout.cols.empty()) {
-    for (const Line& line : grid.lines) known.push_back(name_of(line));
-  } else {
+  if (is_pivot) {
     for (const Column& column : grid.columns) known.push_back(name_of(column));
   }
-  for (const std::string& name : known) {
-    if (name == grid.layout.against) return;
-  }
+  for (const Line& line : grid.lines) known.push_back(name_of(line));
   throw Error(fmt::format("--against: the table has no {} '{}'{}; choose from {}",
-                          grid.layout.cols.empty() ? "row" : "column", grid.layout.against,
+                          is_pivot ? "row or column" : "row", grid.layout.against,
                           did_you_mean(grid.layout.against, known), listed(known)));
 }
 

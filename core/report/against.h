@@ -13,7 +13,7 @@ struct Off {
 };
 
 /// A value of a grid beside that of Layout::against: the same line's in the column of these keys,
-/// or the same column's in the line of these keys where the table has no columns. NaN for that one
+/// or the same column's in the line of these keys where there is no such column. NaN for that one
 /// itself and where one of the two is no number.
 Off off(const Grid& grid, size_t line, size_t column);
 

@@ -128,22 +128,33 @@ bool quantizes_nothing(const store::Results& results, const Rows& rows) {
   return true;
 }
 
+/// What the values of a column average over, which its rows should share: data and layers, but for
+/// what tells rows and columns apart. A text has datasets of its own, and so has a row of a needle
+/// task, a length or a depth.
+Words averaged_over(const Layout& layout) {
+  const auto among = [](const Words& words, std::string_view name) {
+    return std::find(words.begin(), words.end(), name) != words.end();
+  };
+  const auto named = [&](std::string_view name) {
+    return among(layout.rows, name) || among(layout.cols, name);
+  };
+  const auto& needle = store::kNeedleColumns;
+  Words averaged;
+  if (std::any_of(needle.begin(), needle.end(),
+                  [&](const char* name) { return among(layout.rows, name); })) {
+    averaged.assign(needle.begin(), needle.end());
+  } else if (!named("text")) {
+    averaged.emplace_back("dataset");
+  }
+  averaged.emplace_back("layer");
+  std::erase_if(averaged, named);
+  return averaged;
+}
+
 /// Fills in the values of one column.
 void fill_column(const store::Results& results, const Passages& passages_of, Grid* grid,
                  const std::vector<json>& key, const std::string& metric) {
-  const auto names_text = [](const Words& words) {
-    return std::find(words.begin(), words.end(), "text") != words.end();
-  };
-  const bool by_text = names_text(grid->layout.rows) || names_text(grid->layout.cols);
-  Words averaged;
-  for (const char* name : {"dataset", "layer"}) {
-    const auto among = [&](const Words& words) {
-      return std::find(words.begin(), words.end(), name) != words.end();
-    };
-    if (among(grid->layout.rows) || among(grid->layout.cols)) continue;
-    if (name == std::string("dataset") && by_text) continue;  // a text has datasets of its own
-    averaged.emplace_back(name);
-  }
+  const Words averaged = averaged_over(grid->layout);
   std::vector<std::set<std::vector<json>>> covered;
   std::set<std::vector<json>> widest;
   double largest_share = 0;

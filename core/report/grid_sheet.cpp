@@ -65,7 +65,19 @@ void add_resampling(const Grid& grid, std::vector<std::string>* notes) {
   }
 }
 
-/// What the brackets of a share are, and which columns are hard without quantization too.
+/// Where a value stands but for its method: "keys / 512" by task and length, in rows or columns;
+/// the whole row's name where nothing else is there.
+std::string place_of(const Grid& grid, const Line& line, const Column& column) {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < line.keys.size(); ++i) {
+    const std::string& name = grid.layout.rows[i];
+    if (name != "label" && name != "method") parts.push_back(line.keys[i]);
+  }
+  parts.insert(parts.end(), column.keys.begin(), column.keys.end());
+  return join(parts.empty() ? line.keys : parts, " / ");
+}
+
+/// What the brackets of a share are, and which places are hard without quantization too.
 void add_shares(const Grid& grid, std::vector<std::string>* notes) {
   constexpr double kAnswered = 0.8;
   std::string metric;
@@ -79,7 +91,7 @@ void add_shares(const Grid& grid, std::vector<std::string>* notes) {
       fewest = std::min(fewest, value.trials);
       most = std::max(most, value.trials);
       if (!line.is_exact || value.mean >= kAnswered) continue;
-      add_once(&hard, join(grid.layout.cols.empty() ? line.keys : grid.columns[i].keys, " / "));
+      add_once(&hard, place_of(grid, line, grid.columns[i]));
     }
   }
   if (most == 0) return;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/names.h"
@@ -22,21 +24,29 @@ data::ProbeChoice choice(const config::Probes& probes) {
 
 namespace {
 
-/// Throws Error where a token is none of the model's. `what` a row is, `first` the number of the
-/// first.
-void check_tokens(const at::Tensor& tokens, int64_t vocabulary, const std::filesystem::path& file,
-                  const std::string& what, int64_t first) {
-  const at::Tensor wrong = tokens.lt(0).logical_or_(tokens.ge(vocabulary)).nonzero();
-  if (wrong.size(0) == 0) return;
-  const auto row = wrong[0][0].item<int64_t>(), column = wrong[0][1].item<int64_t>();
-  throw Error(fmt::format(
-      "{}: token {} of {} {} is {}, outside the model's vocabulary of {}: the tokens "
-      "are of another tokenizer",
-      file.string(), column, what, first + row, tokens[row][column].item<int64_t>(), vocabulary));
+/// A sentence for each measure that takes the model beyond what it was made for. Of a passage,
+/// divergence reads the first half and writes on.
+std::vector<std::string> beyond_positions(const model::Config& model, int64_t tokens, bool is_text,
+                                          const std::vector<std::string>& measures) {
+  const auto measured = [&](const char* word) {
+    return std::find(measures.begin(), measures.end(), word) != measures.end();
+  };
+  std::vector<std::string> notes;
+  if (measured(is_text ? "perplexity" : "needle")) {
+    if (auto note = model::beyond_positions(model, tokens)) notes.push_back(*note);
+  }
+  if (is_text && measured("divergence")) {
+    if (auto note = model::beyond_positions(model, tokens / 2 + kContinuation)) {
+      notes.push_back(fmt::format("{}: divergence writes {} after a prompt of {}", *note,
+                                  kContinuation, tokens / 2));
+    }
+  }
+  return notes;
 }
 
 /// What a whole-model item's passage or trials are.
-config::DatasetInfo describe_model(const config::DatasetItem& item) {
+config::DatasetInfo describe_model(const config::DatasetItem& item,
+                                   const std::vector<std::string>& measures) {
   const model::Config model = model::read_config(item.path);
   const model::Weights weights(item.path);
   model::check_weights(weights, model);
@@ -48,8 +58,8 @@ config::DatasetInfo describe_model(const config::DatasetItem& item) {
   const config::ModelRun& run = *item.model;
   const bool is_text = run.needles.empty();
   const at::Tensor tokens = is_text ? passage(item).unsqueeze(0) : trials();
-  check_tokens(tokens, model.vocabulary, is_text ? run.tokens : run.needles,
-               is_text ? "passage" : "'" + run.task + "', trial", is_text ? run.passage : 0);
+  model::check_tokens(tokens, model.vocabulary, is_text ? run.tokens : run.needles,
+                      is_text ? "passage" : "'" + run.task + "', trial", is_text ? run.passage : 0);
   config::DatasetInfo info;
   info.batch = tokens.size(0);
   info.kv_heads = model.kv_heads;
@@ -59,7 +69,7 @@ config::DatasetInfo describe_model(const config::DatasetItem& item) {
   info.dtype = item.model->cache_dtype;
   info.layers = {-1};
   info.model_layers = model.layers;
-  if (auto note = model::beyond_positions(model, info.tokens)) info.notes.push_back(*note);
+  info.notes = beyond_positions(model, info.tokens, is_text, measures);
   const at::Tensor ids = tokens.to(at::kInt).contiguous();
   info.token_ids = {ids.const_data_ptr<int32_t>(), ids.const_data_ptr<int32_t>() + ids.numel()};
   const std::string bytes(static_cast<const char*>(ids.const_data_ptr()), ids.nbytes());
@@ -86,8 +96,9 @@ model::Needles needles(const config::DatasetItem& item) {
   return model::read_needles(item.model->needles, item.model->task);
 }
 
-config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes) {
-  if (item.model) return describe_model(item);
+config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes,
+                             const std::vector<std::string>& measures) {
+  if (item.model) return describe_model(item, measures);
   const data::Description found = item.source == "synthetic"
                                       ? data::describe_synthetic(item.params, choice(probes))
                                       : data::describe_capture(item.path, item.stretch);
@@ -110,16 +121,16 @@ config::DatasetInfo describe(const config::DatasetItem& item, const config::Prob
 }
 
 config::Experiment load(const std::filesystem::path& file, const std::vector<std::string>& edits) {
-  // What probes are asked for matters to synthetic data alone.
+  // Neither probes nor measures change what files hold.
   const config::Describe described = [](const config::DatasetItem& item) {
-    return describe(item, {});
+    return describe(item, {}, {});
   };
   return config::load(file, edits, &described);
 }
 
 config::Plan make_plan(const config::Experiment& experiment) {
   const auto described = [&](const config::DatasetItem& item) {
-    return describe(item, experiment.probes);
+    return describe(item, experiment.probes, experiment.measure);
   };
   const auto refuse = [](const std::string& backend, const method::Recipe& recipe,
                          const config::DatasetInfo& data) -> std::optional<std::string> {

@@ -10,9 +10,13 @@ namespace kvlab::run {
 
 data::ProbeChoice choice(const config::Probes& probes);
 
-/// Shapes and identity of a dataset item, for planning. Hashes a capture's bytes once in this
-/// process.
-config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes);
+/// Tokens over which the first greedy one that differs is looked for (contract section 7).
+inline constexpr int64_t kContinuation = 256;
+
+/// Shapes and identity of a dataset item, for planning: probes are what is drawn for a synthetic
+/// one, measures how far a model runs. Hashes a capture's bytes once in this process.
+config::DatasetInfo describe(const config::DatasetItem& item, const config::Probes& probes,
+                             const std::vector<std::string>& measures);
 
 /// What a whole-model item is run on: a passage's tokens int64 [T], or the trials of a task. Throws
 /// Error where the file lacks them.

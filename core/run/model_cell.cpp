@@ -135,9 +135,11 @@ void measure_needles(const Job& job, store::CellResult& result) {
 
 /// Greedy writing is decoding, whatever `evaluation` says.
 void measure_divergence(const Job& job, store::CellResult& result) {
-  const at::Tensor written = evaluate::greedy(*job.input.decoder, job.methods, cache_use(job.cell),
-                                              *job.input.prompt, kContinuation);
-  const at::Tensor differs = written.ne(job.input.continuation).nonzero();
+  const evaluate::Writing made = evaluate::greedy(
+      *job.input.decoder, job.methods, cache_use(job.cell), *job.input.prompt, kContinuation);
+  warn(made.notes, result);
+  add(made.memory, result);
+  const at::Tensor differs = made.tokens.ne(job.input.continuation).nonzero();
   const double first =
       differs.size(0) > 0 ? differs[0][0].item<double>() : static_cast<double>(kContinuation);
   add({{"divergence", at::scalar_tensor(first, at::kDouble)}}, result);
@@ -152,13 +154,20 @@ void measure_model(const config::Cell& cell, Inputs& inputs, const calibrate::Pr
   const auto measures = [&](const char* word) {
     return std::count(cell.measure.begin(), cell.measure.end(), word) > 0;
   };
+  // Bits and history are those of the measure that comes last.
   int64_t tokens = input->tokens.defined() ? input->tokens.size(0) : 0;
   if (measures("needle") && !input->trials.empty()) {
     measure_needles(job, result);
     tokens = input->trials.front().tokens + input->answers.size(1) - 1;
   }
-  if (measures("divergence") && input->continuation.defined()) measure_divergence(job, result);
-  if (measures("perplexity") && input->exact.defined()) measure_perplexity(job, result);
+  if (measures("divergence") && input->continuation.defined()) {
+    measure_divergence(job, result);
+    tokens = input->prompt->tokens + kContinuation - 1;
+  }
+  if (measures("perplexity") && input->exact.defined()) {
+    measure_perplexity(job, result);
+    tokens = input->tokens.size(0);
+  }
   keep_tensors(job.methods, result);
   keep_history(cell, tokens, result);
 }

@@ -6,7 +6,6 @@
 
 #include "model/device.h"
 #include "quant/rounding.h"
-#include "run/describe.h"
 
 namespace kvlab::run {
 namespace {
@@ -95,7 +94,8 @@ Models::Shared Models::make(const config::Cell& cell) {
   if (measures(cell, "divergence")) {
     // Through the same backend: the rounding of its kernels, which turns near ties, is no method's.
     input->continuation = evaluate::greedy(*input->decoder, unquantized(input->decoder->config()),
-                                           cache_use(cell), *input->prompt, kContinuation);
+                                           cache_use(cell), *input->prompt, kContinuation)
+                              .tokens;
   }
   if (measures(cell, "perplexity")) {
     // In the way of every method, so that what dnll is paired with differs in quantization alone.

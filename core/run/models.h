@@ -13,6 +13,7 @@
 #include "config/plan.h"
 #include "evaluate/passage.h"
 #include "model/needles_file.h"
+#include "run/describe.h"
 
 namespace kvlab::run {
 
@@ -40,9 +41,6 @@ int64_t first_scored(const config::Cell& cell, const ModelInput& input);
 evaluate::PassageResult evaluate_tokens(const config::Cell& cell, const model::Decoder& decoder,
                                         const evaluate::LayerMethods& methods,
                                         const evaluate::Prompt* prompt, const at::Tensor& tokens);
-
-/// Tokens over which the first greedy one that differs is looked for (contract section 7).
-inline constexpr int64_t kContinuation = 256;
 
 /// The models of a run and their inputs: each made once, when the first cell asks for it; an input
 /// is let go after its last cell, a model stays. Safe for several threads.

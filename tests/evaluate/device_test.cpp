@@ -95,7 +95,7 @@ TEST_CASE("a model writes, answers and is captured on the GPU as on the CPU", "[
     const model::Decoder decoder(folder.path(), {.type = at::kFloat, .device = device});
     const auto methods = evaluate::on_all_layers(cases::recipe("bf16"), decoder.config());
     const evaluate::Prompt prompt = evaluate::run_prompt(decoder, tokens, DType::fp32);
-    written.push_back(evaluate::greedy(decoder, methods, use, prompt, 8));
+    written.push_back(evaluate::greedy(decoder, methods, use, prompt, 8).tokens);
     const at::Tensor answer = tiny_tokens(4);
     const auto states =
         evaluate::teacher_forced(decoder, methods, use, &prompt, answer.narrow(0, 0, 3)).states;

@@ -387,7 +387,8 @@ TEST_CASE("a greedy continuation is what whole forwards would write", "[evaluate
   const evaluate::Prompt prompt = evaluate::run_prompt(decoder, tokens, DType::fp32);
   const auto continuation = [&](const evaluate::Prompt& from, DType dtype, const char* id) {
     return evaluate::greedy(decoder, prepared(decoder, cases::recipe(id)),
-                            {.dtype = dtype, .backend = "reference"}, from, 12);
+                            {.dtype = dtype, .backend = "reference"}, from, 12)
+        .tokens;
   };
   const at::Tensor written = continuation(prompt, DType::fp32, "bf16");
   at::Tensor all = tokens;
@@ -408,7 +409,7 @@ TEST_CASE("an answer is exact where greedy writing gives it", "[evaluate]") {
   const evaluate::Prompt prompt = evaluate::run_prompt(decoder, tiny_tokens(60), DType::bf16);
   const CacheUse use{.dtype = DType::bf16, .backend = "reference"};
   const LayerMethods methods = prepared(decoder, cases::recipe("int2_naive"));
-  const at::Tensor right = evaluate::greedy(decoder, methods, use, prompt, 5);
+  const at::Tensor right = evaluate::greedy(decoder, methods, use, prompt, 5).tokens;
   const auto judge = [&](const at::Tensor& answer) {
     const auto made =
         evaluate::teacher_forced(decoder, methods, use, &prompt, answer.narrow(0, 0, 4));

@@ -108,7 +108,7 @@ TEST_CASE("a decoder refuses weights that are not finite", "[model]") {
   }
   TinyFolder::write_safetensors(file, tensors);
   CHECK(message(folder, [&] { Decoder decoder(folder.path()); }) ==
-        ": 'model.norm.weight' holds numbers that are not finite as Float");
+        ": 'model.norm.weight' holds numbers that are not finite as float32");
 }
 
 TEST_CASE("a decoder takes biases where its configuration has them", "[model]") {

@@ -172,6 +172,15 @@ def test_longer_than_the_model_was_made_for(kvlab: Kvlab) -> None:
     assert f"warning: text.h5: {note}" in captured.err
     (kvlab.folder / "long.yaml").write_text(text.replace("passages: 2", "length: 300"))
     assert kvlab.ok("validate", "long.yaml").err == ""
+    # What divergence writes counts, and the half of the passage that it does not read does not.
+    for length, note in ((640, "576 tokens"), (300, "406 tokens"), (90, "301 tokens"), (88, "")):
+        (kvlab.folder / "long.yaml").write_text(text.replace("passages: 2", f"length: {length}") + "measure: [divergence]\n")
+        told = kvlab.ok("validate", "long.yaml").err
+        if note:
+            note += " are more than the 300 positions that the model was made for"
+            assert f"{note}: divergence writes 256 after a prompt of {length // 2}\n" in told
+        else:
+            assert told == ""
 
 
 def test_an_exact_prefill_scores_the_second_half(kvlab: Kvlab) -> None:
@@ -212,6 +221,11 @@ def test_divergence(kvlab: Kvlab, backend: str) -> None:
     exact, coarse = run(kvlab, "divergence", text + f"backend: {backend}\n")
     assert exact["divergence"] == 256
     assert 0 < coarse["divergence"] < 256  # the first token follows from the prompt alone
+    # At the end the cache holds the prompt and all but the last written token.
+    assert exact["bits_per_element"] == 16 and 2 < coarse["bits_per_element"] < 3
+    assert coarse["hist_tokens_key"] + coarse["window_tokens_key"] == 200 + 255
+    both = run(kvlab, "scored", text.replace("[divergence]", "[perplexity, divergence]") + f"backend: {backend}\n")
+    assert all(row["hist_tokens_key"] + row["window_tokens_key"] == 400 for row in both)
 
 
 def test_mistakes(kvlab: Kvlab) -> None:
@@ -235,6 +249,11 @@ def test_mistakes(kvlab: Kvlab) -> None:
     kvlab.ok("run", "wrong.yaml", "--set", "prefill=streaming", "--out", "few_made.h5")
     assert "empty.h5: is empty, expected a group" in refused(
         HEAD.replace("tokens: text.h5, passages: 2", "needles: empty.h5") + "methods: [kivi]\nmeasure: [needle]\n")  # fmt: skip
+    hint = "must be one of bf16, fp16, float32, found 'bfloat16' (did you mean 'bf16'?)"
+    assert f"'dtype' {hint}" in refused(HEAD.replace("passages: 2", "dtype: bfloat16") + "methods: [kivi]\n")
+    assert f"'cache_dtype' {hint}" in refused(HEAD + "methods: [kivi]\ncache_dtype: bfloat16\n")
+    capture = kvlab.refused("capture", "--model", "model", "--tokens", "text.h5", "--out", "no.h5", "--dtype", "bf16")
+    assert "got 'bf16' (did you mean 'bfloat16'?)" in capture.err
     assert "whole models have perplexity" in refused(HEAD + "methods: [kivi]\nmeasure: [error]\n")
     assert "expected a Hugging Face folder" in refused(HEAD.replace("path: model", "path: .") + "methods: [kivi]\n")
 
@@ -259,6 +278,8 @@ def test_wrong_model_and_token_files_are_refused_before_anything_runs(kvlab: Kvl
 
     assert "odd.h5: token 7 of passage 1 is 60, outside the model's vocabulary of 60" in refused(with_tokens("odd.h5", (1, 7), 60))
     assert "below.h5: token 0 of passage 0 is -1, outside" in refused(with_tokens("below.h5", (0, 0), -1))
+    capture = kvlab.refused("capture", "--model", "model", "--tokens", "odd.h5", "--out", "odd_capture.h5").err
+    assert "odd.h5: token 7 of passage 1 is 60, outside the model's vocabulary of 60" in capture
 
     def with_config(name: str, **changes: object) -> str:
         folder = kvlab.folder / name

@@ -77,6 +77,12 @@ TEST_CASE("A share pools the trials of its datasets and has Wilson's interval") 
   CHECK_THAT(by_depth, ContainsSubstring("single / 0.1") && ContainsSubstring("keys / 0.9"));
   CHECK_THAT(by_depth, ContainsSubstring("share of the 10 to 20 trials") &&
                            ContainsSubstring("tells little of a cache: keys / 0.1\n"));
+  // Rows of other tasks are over other datasets: none is over fewer than planned.
+  const std::string rows = value({.rows = "label,task", .cols = "depth"});
+  CHECK(rows.find("†") == std::string::npos);
+  CHECK_THAT(rows, ContainsSubstring("tells little of a cache: keys / 0.1\n"));
+  CHECK_THAT(value({.rows = "label,task,depth"}),
+             ContainsSubstring("tells little of a cache: keys / 0.1\n"));
   const std::string csv = value({.rows = "label", .cols = "depth", .format = "csv"});
   CHECK_THAT(csv, ContainsSubstring("label,depth=0.1,depth=0.1 low,depth=0.1 high,"));
 }

@@ -209,7 +209,11 @@ TEST_CASE("table --against: each value is held against one row or column, paired
              ContainsSubstring("label=c off,label=c off low,label=c off high"));
   options.against = "d";
   CHECK(error_of(four_passages(), options) ==
-        "--against: the table has no column 'd' (did you mean 'a'?); choose from a, b, c");
+        "--against: the table has no row or column 'd' (did you mean 'a'?); choose from a, b, c, "
+        "text0, text1, text2, text3");
+  // A row, where no column is called so.
+  options = {.rows = "label", .cols = "dataset", .against = "a", .value = "attn_kl"};
+  CHECK_THAT(table(four_passages(), options), ContainsSubstring("in brackets: off a, without"));
   // Texts share no passage.
   options = {.rows = "label", .cols = "text", .against = "Austen", .value = "attn_kl"};
   CHECK_THAT(table(four_passages(), options),
