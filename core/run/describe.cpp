@@ -15,6 +15,7 @@
 #include "model/config.h"
 #include "model/tokens_file.h"
 #include "model/weights.h"
+#include "store/needle.h"
 
 namespace kvlab::run {
 
@@ -23,6 +24,17 @@ data::ProbeChoice choice(const config::Probes& probes) {
 }
 
 namespace {
+
+/// Throws Error where the name of a needle task says something else than its prompts: tables sort
+/// by it.
+void check_name(const config::ModelRun& run, int64_t length) {
+  const auto name = store::needle_name(run.task);
+  if (!name || (name->length == length && name->depth <= 1)) return;
+  const std::string wrong = name->depth > 1 ? fmt::format("a depth of {:.0f}%", 100 * name->depth)
+                                            : fmt::format("prompts of {}, found {}",
+                                                          counted(name->length, "token"), length);
+  throw Error(fmt::format("{}: the name of '/{}' says {}", run.needles.string(), run.task, wrong));
+}
 
 /// A sentence for each measure that takes the model beyond what it was made for. Of a passage,
 /// divergence reads the first half and writes on.
@@ -53,6 +65,7 @@ config::DatasetInfo describe_model(const config::DatasetItem& item,
   // Prompt and answer of each trial are a sequence.
   const auto trials = [&] {
     const model::Needles read = needles(item);
+    check_name(*item.model, read.prompts.size(1));
     return at::cat({read.prompts, read.answers}, 1);
   };
   const config::ModelRun& run = *item.model;

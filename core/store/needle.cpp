@@ -5,14 +5,22 @@
 
 namespace kvlab::store {
 
-nlohmann::json needle_entry(const SummaryRow& row, std::string_view column) {
+std::optional<NeedleName> needle_name(const std::string& name) {
   // A number follows where two datasets would share the name (" #2").
-  static const std::regex form(R"(.* (\S+) (\d{1,9}) (\d{1,3})%( #\d+)?)");
+  static const std::regex form(R"((?:.* )?(\S+) (\d{1,9}) (\d{1,3})%( #\d+)?)");
   std::smatch found;
-  if (row.layer >= 0 || !std::regex_match(row.dataset, found, form)) return nullptr;
-  if (column == "task") return found[1].str();
-  if (column == "length") return std::stoll(found[2].str());
-  return std::stod(found[3].str()) / 100;
+  if (!std::regex_match(name, found, form)) return std::nullopt;
+  return NeedleName{.task = found[1].str(),
+                    .length = std::stoll(found[2].str()),
+                    .depth = std::stod(found[3].str()) / 100};
+}
+
+nlohmann::json needle_entry(const SummaryRow& row, std::string_view column) {
+  const auto name = row.layer >= 0 ? std::nullopt : needle_name(row.dataset);
+  if (!name) return nullptr;
+  if (column == "task") return name->task;
+  if (column == "length") return name->length;
+  return name->depth;
 }
 
 bool has_needles(const Results& results) {

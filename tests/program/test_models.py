@@ -254,6 +254,13 @@ def test_mistakes(kvlab: Kvlab) -> None:
     assert f"'cache_dtype' {hint}" in refused(HEAD + "methods: [kivi]\ncache_dtype: bfloat16\n")
     capture = kvlab.refused("capture", "--model", "model", "--tokens", "text.h5", "--out", "no.h5", "--dtype", "bf16")
     assert "got 'bf16' (did you mean 'bfloat16'?)" in capture.err
+    for group, told in (("single 000200 050%", "prompts of 200 tokens, found 300"), ("single 000300 150%", "a depth of 150%")):
+        with h5py.File(kvlab.folder / "named.h5", "w") as file:
+            file.attrs["schema"] = "kvlab.needles/1"
+            file[f"{group}/prompts"] = np.zeros((2, 300), np.int32)
+            file[f"{group}/answers"] = np.zeros((2, 4), np.int32)
+        assert f"named.h5: the name of '/{group}' says {told}" in refused(
+            HEAD.replace("tokens: text.h5, passages: 2", "needles: named.h5") + "methods: [kivi]\nmeasure: [needle]\n")  # fmt: skip
     assert "whole models have perplexity" in refused(HEAD + "methods: [kivi]\nmeasure: [error]\n")
     assert "expected a Hugging Face folder" in refused(HEAD.replace("path: model", "path: .") + "methods: [kivi]\n")
 
