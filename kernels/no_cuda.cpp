@@ -25,7 +25,10 @@ void encode(const CacheView&, const EncodeSpec&, const TokenSource&, int, int, S
 void flush(const Layer&, const Layer*, int, int, int, Stream) { absent(); }
 void advance(std::int32_t*, int, int, Stream) { absent(); }
 Device device() { absent(); }
-AttendPlan plan_attend(const CacheView&, const AttendArgs&, int, const Device&) { absent(); }
+AttendPlan plan_attend(const CacheView&, const AttendArgs&, int, const Device&, Lengths) {
+  absent();
+}
+void schedule(const AttendPlan&, const CacheView&, void*, Stream) { absent(); }
 void attend(const AttendPlan&, const CacheView&, const AttendArgs&, void*, Stream) { absent(); }
 void dequantize(const CacheView&, const EncodeSpec*, void*, void*, Type, std::int64_t, Stream) {
   absent();

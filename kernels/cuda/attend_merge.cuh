@@ -96,12 +96,12 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
   constexpr float kLn2 = 0.6931471805599453f;
   __shared__ bool last;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const std::int64_t item = static_cast<std::int64_t>(at.sequence) * gridDim.y + blockIdx.y;
-  const int blocks = p.splits + p.window;
-  const bool has_history = at.split < p.splits;
+  const int blocks = at.splits + p.window, windows = at.window_splits(p);
+  const bool has_history = at.has_history();
   const bool has_window = p.inside || !has_history;
-  float* all = p.partial + item * (p.splits + p.window_parts()) * kPart;
-  float* all_windows = all + static_cast<std::int64_t>(p.splits) * kPart;
+  float* all = p.partial + std::uint64_t{blockIdx.y * p.parts +
+                                         p.first_part(at.sequence, at.first_place)} *
+                               kPart;
   const bool rotates = p.args.value_rotation.kind != Rotation::Kind::none;
   __syncthreads();
 
@@ -123,23 +123,23 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     }
     return part;
   };
-  const auto join_parts = [&](const float* all, int count, int row, int column) {
+  const auto join_parts = [&](int begin, int end, int row, int column) {
     RowPart<kWidth> part;
     part.clear();
 #pragma unroll 1
-    for (int first = 0; first < count; first += kTogether) {
+    for (int first = begin; first < end; first += kTogether) {
       float tops[kTogether], sums[kTogether];
       Columns<kWidth> values[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        const float* from = all + static_cast<std::int64_t>(min(first + i, count - 1)) * kPart;
+        const float* from = all + static_cast<std::int64_t>(min(first + i, end - 1)) * kPart;
         values[i].load_past_l1(from + row * kDim + column);
         tops[i] = __ldcg(from + kRows * kDim + row);
         sums[i] = __ldcg(from + kRows * kDim + kRows + row);
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (first + i >= count) tops[i] = kNothing, sums[i] = 0.0f;
+        if (first + i >= end) tops[i] = kNothing, sums[i] = 0.0f;
       }
       part.add(tops, sums, values);
     }
@@ -165,7 +165,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     window.columns.scale(b * inverse);
     if (rotates) {
       history.columns.store(plain + row * kRowStride<kDim> + column);
-      if (p.window_parts())
+      if (p.has_window())
         window.columns.store(window_columns + row * kOutputStride<kDim> + column);
     } else {
       history.columns.add(1.0f, window.columns);
@@ -186,7 +186,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       const WarpParts parts{is_window ? window.memory : history.memory,
                             is_window ? window.stride : history.stride};
       const RowPart<kWidth> part = join_warps(parts, row, column);
-      const int place = at.split + (is_window && has_history ? p.splits : 0);
+      const int place = at.split + (is_window && has_history ? at.splits : 0);
       float* mine = all + static_cast<std::int64_t>(place) * kPart;
       part.columns.store(mine + row * kDim + column);
       if (column == 0) {
@@ -201,7 +201,8 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       unsigned turn;
       asm volatile("atom.inc.acq_rel.gpu.global.u32 %0, [%1], %2;"
                    : "=r"(turn)
-                   : "l"(p.ticket + item), "r"(blocks - 1)
+                   : "l"(p.ticket + (static_cast<unsigned>(at.sequence) * gridDim.y + blockIdx.y)),
+                     "r"(blocks - 1)
                    : "memory");
       last = turn == static_cast<unsigned>(blocks - 1);
     }
@@ -217,8 +218,10 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
       of_history = join_warps(history, row, column);
       if (p.inside) of_window = join_warps(window, row, column);
     } else {
-      of_history = join_parts(all, p.splits, row, column);
-      if (p.window_parts()) of_window = join_parts(all_windows, p.window_parts(), row, column);
+      // Apart only where the history's has to be rotated back: else one row of loads has both.
+      const int parts = at.splits + windows, history_parts = rotates ? at.splits : parts;
+      of_history = join_parts(0, history_parts, row, column);
+      if (history_parts < parts) of_window = join_parts(history_parts, parts, row, column);
     }
     join(row, column, of_history, of_window);
   }
@@ -232,7 +235,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     const int row = i / kSteps, column = i % kSteps * kWidth;
     Columns<kWidth> columns;
     columns.load(rotated + row * kRowStride<kDim> + column);
-    if (p.window_parts()) {
+    if (p.has_window()) {
       Columns<kWidth> window;
       window.load(window_columns + row * kOutputStride<kDim> + column);
       columns.add(1.0f, window);

@@ -12,17 +12,27 @@ inline constexpr int kWarp = 32;
 /// Stands for "no logit yet": finite, so that differences are never NaN.
 inline constexpr float kNothing = -1e30f;
 
-/// Where a block stands.
+/// Tokens of a record of the tuned kernels: what a warp takes at a time.
+inline constexpr int kRecordTokens = 64;
+
+/// Where a block stands: the stretch of a sequence that it has.
 struct BlockPlace {
-  int split, head, row_tile, sequence;
+  int head, row_tile, sequence;
+  int split, splits;  // number of the stretch, of how many; beyond them: tokens in 16 bits alone
+  int first_place;    // of all blocks, the sequence's first
   int tokens, begin;  // tokens of the sequence, first one behind the sink
   HistoryEnds ends;
+
+  __device__ __forceinline__ bool has_history() const { return split < splits; }
+  /// Blocks that share sink and recent tokens.
+  __device__ __forceinline__ int window_splits(const AttendParams& p) const {
+    return p.inside ? splits : p.window;
+  }
 };
 
-/// All but the lengths.
+/// All but the lengths, where each sequence has the same number of blocks.
 __device__ __forceinline__ BlockPlace block_coordinates(const AttendParams& p) {
   BlockPlace at;
-  at.split = static_cast<int>(blockIdx.x);
   at.head = static_cast<int>(blockIdx.y);
   at.row_tile = 0;
   if (p.row_tiles > 1) {
@@ -30,6 +40,9 @@ __device__ __forceinline__ BlockPlace block_coordinates(const AttendParams& p) {
     at.head /= p.row_tiles;
   }
   at.sequence = static_cast<int>(blockIdx.z);
+  at.split = static_cast<int>(blockIdx.x);
+  at.splits = p.splits;
+  at.first_place = at.sequence * p.splits;
   return at;
 }
 

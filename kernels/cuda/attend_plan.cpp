@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "attend_runtime.h"
+#include "attend_schedule.h"
 #include "attend_table.h"
 
 namespace kvlab::kernels::cuda {
@@ -53,15 +54,45 @@ void check(const CacheView& cache, const AttendArgs& args, int max_tokens) {
 
 std::int64_t align(std::int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// Bytes of the tickets at the head of the scratch memory.
-std::int64_t ticket_bytes(const CacheView& cache, const AttendPlan& plan) {
-  return align(static_cast<std::int64_t>(cache.batch) * cache.kv_heads * plan.row_tiles * 4);
+/// What depends on the plan alone.
+AttendParams params_of(const AttendPlan& plan, const CacheView& cache) {
+  AttendParams params;
+  params.cache = cache;
+  params.splits = plan.splits;
+  params.window = plan.window;
+  params.inside = plan.inside ? 1 : 0;
+  params.row_tiles = plan.row_tiles;
+  params.parts = params.first_part(cache.batch, cache.batch * plan.splits);
+  return params;
+}
+
+/// Where the parts of the scratch memory begin.
+struct ScratchOffsets {
+  std::int64_t places, ranges, partial;
+};
+
+ScratchOffsets scratch_offsets(const AttendPlan& plan, const CacheView& cache) {
+  const std::int64_t batch = cache.batch;
+  ScratchOffsets at;
+  at.places = align(batch * cache.kv_heads * plan.row_tiles * std::int64_t{sizeof(unsigned)});
+  const std::int64_t places = plan.scheduled ? batch * plan.splits : 0;
+  const std::int64_t ranges = plan.scheduled ? batch : 0;
+  at.ranges = at.places + align(places * std::int64_t{sizeof(PlaceContents)});
+  at.partial = at.ranges + align(ranges * std::int64_t{sizeof(PlaceRange)});
+  return at;
 }
 
 }  // namespace
 
+Scratch divide_scratch(const AttendPlan& plan, const CacheView& cache, void* scratch) {
+  const ScratchOffsets at = scratch_offsets(plan, cache);
+  auto* bytes = static_cast<char*>(scratch);
+  return {static_cast<unsigned*>(scratch), reinterpret_cast<PlaceContents*>(bytes + at.places),
+          reinterpret_cast<PlaceRange*>(bytes + at.ranges), reinterpret_cast<float*>(bytes + at.partial)};
+}
+
 AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens,
-                       const Device& device) {
+                       const Device& device, Lengths lengths) {
   check(cache, args, max_tokens);
   const char* path = std::getenv("KVLAB_CUDA_PATH");
   const std::string_view wanted = path ? path : "";
@@ -104,28 +135,30 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   // side by side a stretch each is kinder to the memory.
   plan.interleave = few || plan.splits == 1;
 
-  const int window_parts = plan.inside ? plan.splits : plan.window;
-  const int parts = plan.splits + plan.window > 1 ? plan.splits + window_parts : 0;
+  plan.scheduled = lengths == Lengths::unlike && plan.instance >= 0 && cache.batch > 1 &&
+                   cache.batch <= kMostScheduled;
+
+  const AttendParams params = params_of(plan, cache);
+  const bool merges = plan.splits + plan.window > 1 || plan.scheduled;
+  const std::int64_t parts = merges ? params.parts : 0;
   const std::int64_t part_bytes = static_cast<std::int64_t>(plan.rows) * (cache.format.dim + 2) * 4;
-  plan.scratch_bytes = ticket_bytes(cache, plan) + items * parts * part_bytes;
+  plan.scratch_bytes = scratch_offsets(plan, cache).partial +
+                       cache.kv_heads * plan.row_tiles * parts * part_bytes;
   return plan;
 }
 
 void attend(const AttendPlan& plan, const CacheView& cache, const AttendArgs& args, void* scratch,
             Stream stream) {
-  AttendParams params;
-  params.cache = cache;
+  AttendParams params = params_of(plan, cache);
   params.args = args;
-  params.ticket = static_cast<unsigned*>(scratch);
-  params.partial =
-      reinterpret_cast<float*>(static_cast<char*>(scratch) + ticket_bytes(cache, plan));
-  params.splits = plan.splits;
-  params.window = plan.window;
-  params.inside = plan.inside ? 1 : 0;
-  params.row_tiles = plan.row_tiles;
+  const Scratch memory = divide_scratch(plan, cache, scratch);
+  params.ticket = memory.ticket;
+  params.partial = memory.partial;
   // Table look-ups ahead of the length are bounded by the stride; a shared row does not tell its
   // own.
-  params.interleave = plan.interleave && cache.table_stride > 0 ? 1 : 0;
+  const bool bounded = cache.table_stride > 0;
+  params.interleave = plan.interleave && bounded ? 1 : 0;
+  if (plan.scheduled && bounded) params.places = memory.places, params.ranges = memory.ranges;
   params.group = args.q_heads / cache.kv_heads;
   params.bulk = plan.bulk ? 1 : 0;
   if (plan.instance < 0) return launch_runtime(params, stream);

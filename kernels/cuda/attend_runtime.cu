@@ -45,7 +45,7 @@ __device__ void history_part(const AttendParams& p, const BlockPlace& at,
   const int per_block = block_tokens(f), g = lane / 4, t = lane % 4;
   const int end = (at.ends.key < at.ends.value ? at.ends.key : at.ends.value) - at.begin;
   const int tiles = (end + kTile - 1) / kTile;
-  const int chunk = (tiles + p.splits - 1) / p.splits;
+  const int chunk = (tiles + at.splits - 1) / at.splits;
   const int first = at.split * chunk, last = min(first + chunk, tiles);
   const float scale = p.args.scale * 1.4426950408889634f;
   const Grid key_grid = decoding_grid(f.key, cache.key_levels),
@@ -169,10 +169,9 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   const QueryTile<kDim> queries = rotate_queries<kDim>(p, at, shared.queries, kRows);
   constexpr int kStride = kRows * kOutputStride<kDim>;
   const WarpParts window_parts{shared.window_outputs, kStride};
-  const bool has_history = at.split < p.splits;
-  if (p.inside || !has_history)
+  if (p.inside || !at.has_history())
     window_part<kDim, kRows>(p, at, queries, window_parts, warp, kWarps);
-  if (has_history) history_part<kDim>(p, at, queries, shared, warp, lane);
+  if (at.has_history()) history_part<kDim>(p, at, queries, shared, warp, lane);
   finish_block<kDim, kRows>(p, at, {shared.outputs, kStride}, window_parts, shared.queries, kWarps);
 }
 

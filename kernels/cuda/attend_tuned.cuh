@@ -25,7 +25,6 @@
 /// outputs share the reference, so the result is exact.
 namespace kvlab::kernels::cuda {
 
-inline constexpr int kRecordTokens = 64;
 inline constexpr float kStart = 6.0f;        // a new reference is this far below the largest logit
 inline constexpr float kHeadroom = 10.0f;    // P stays under 2^10 …
 inline constexpr float kLargeScale = 60.0f;  // … and P times a value scale within fp16

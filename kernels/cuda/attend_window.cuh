@@ -101,7 +101,7 @@ __device__ void window_tiles(const AttendParams& p, const BlockPlace& at,
   WarpState<kDim, kTiles> state;
   state.clear();
 
-  const int shares = p.window_parts(), share = p.inside ? at.split : at.split - p.splits;
+  const int shares = at.window_splits(p), share = p.inside ? at.split : at.split - at.splits;
   for (int first = (share + shares * warp) * kTile; first < count;
        first += shares * warps * kTile) {
     int token[2];

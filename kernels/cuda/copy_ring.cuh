@@ -24,20 +24,25 @@ class CopyRing {
         barriers_(shared_address(barriers)),
         bulk_(bulk),
         lane_(lane) {
+#if !(__CUDA_ARCH__ >= 900)
+    bulk_ = false;
+#endif
+    init();
+  }
+
+  /// Counts from 0 again. All that was asked for has been read, and the block has met at a barrier;
+  /// copies that follow come after what its threads wrote to the memory.
+  __device__ __forceinline__ void restart() const {
 #if __CUDA_ARCH__ >= 900
     if (bulk_ && lane_ == 0) {
       asm volatile(
-          "mbarrier.init.shared::cta.b64 [%0], 1;\n"
-          "mbarrier.init.shared::cta.b64 [%1], 1;\n"
-          "fence.mbarrier_init.release.cluster;\n"
-          "fence.proxy.async.shared::cta;" ::"r"(barriers_),
+          "mbarrier.inval.shared::cta.b64 [%0];\n"
+          "mbarrier.inval.shared::cta.b64 [%1];\n" ::"r"(barriers_),
           "r"(barriers_ + 8)
           : "memory");
     }
-#else
-    bulk_ = false;
 #endif
-    __syncwarp();
+    init();
   }
 
   /// Asks for record number `turn` (null: none). Number turn − kStages must have been read by all
@@ -88,6 +93,21 @@ class CopyRing {
   }
 
  private:
+  __device__ __forceinline__ void init() const {
+#if __CUDA_ARCH__ >= 900
+    if (bulk_ && lane_ == 0) {
+      asm volatile(
+          "mbarrier.init.shared::cta.b64 [%0], 1;\n"
+          "mbarrier.init.shared::cta.b64 [%1], 1;\n"
+          "fence.mbarrier_init.release.cluster;\n"
+          "fence.proxy.async.shared::cta;" ::"r"(barriers_),
+          "r"(barriers_ + 8)
+          : "memory");
+    }
+#endif
+    __syncwarp();
+  }
+
   std::uint32_t memory_;
   std::uint32_t barriers_;
   bool bulk_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -169,43 +170,72 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
   args.key_center = twin.device_spec.key.center;
   args.output = output.device.data();
   args.log_sum_exp = sums.device.data();
-  const cuda::AttendPlan plan =
-      cuda::plan_attend(twin.device, args, setup.max_tokens, cuda::device());
-  const DeviceArray<std::uint8_t> scratch(static_cast<std::size_t>(plan.scratch_bytes));
-  if (plan.scratch_bytes > 0) demand(cudaMemset(scratch.data(), 0, scratch.bytes()), "cudaMemset");
-  // Twice: the second run finds what the first left in the scratch memory.
-  cuda::attend(plan, twin.device, args, scratch.data(), kStream);
-  cuda::attend(plan, twin.device, args, scratch.data(), kStream);
-  finish();
+  cuda::AttendPlan plan;
+  const auto zeroed_scratch = [&] {
+    auto scratch =
+        std::make_unique<DeviceArray<std::uint8_t>>(static_cast<std::size_t>(plan.scratch_bytes));
+    if (plan.scratch_bytes > 0)
+      demand(cudaMemset(scratch->data(), 0, scratch->bytes()), "cudaMemset");
+    return scratch;
+  };
 
   Failures failures;
   double worst = 0.0;
-  const std::vector<std::uint8_t> gpu = output.device.download();
-  const std::vector<float> gpu_sums = sums.device.download();
-  for (std::size_t row = 0; row < rows; ++row) {
-    double error = 0.0;
-    double length = 0.0;
-    for (std::size_t i = row * dim; i < (row + 1) * dim; ++i) {
-      const double a =
-          load_number(output.host.data(), static_cast<std::int64_t>(i), queries.output);
-      const double b = load_number(gpu.data(), static_cast<std::int64_t>(i), queries.output);
-      error += (a - b) * (a - b);
-      length += a * a;
+  // Twice: the second run finds what the first left in the scratch memory.
+  const auto run = [&](const std::string& how, void* scratch) {
+    for (int i = 0; i < 2; ++i) cuda::attend(plan, twin.device, args, scratch, kStream);
+    finish();
+    const std::vector<std::uint8_t> gpu = output.device.download();
+    const std::vector<float> gpu_sums = sums.device.download();
+    for (std::size_t row = 0; row < rows; ++row) {
+      double error = 0.0;
+      double length = 0.0;
+      for (std::size_t i = row * dim; i < (row + 1) * dim; ++i) {
+        const double a =
+            load_number(output.host.data(), static_cast<std::int64_t>(i), queries.output);
+        const double b = load_number(gpu.data(), static_cast<std::int64_t>(i), queries.output);
+        error += (a - b) * (a - b);
+        length += a * a;
+      }
+      const double relative = std::sqrt(error / std::max(length, 1e-30));
+      const float a = sums.host[row];
+      const float b = gpu_sums[row];
+      const bool sums_agree = a == b || std::fabs(a - b) <= 2e-3f * std::fmax(1.0f, std::fabs(a));
+      if (relative > worst) worst = relative;
+      if (relative <= 2e-3 && sums_agree) continue;
+      if (failures.size() < 3) {
+        failures.push_back(how + "query row " + std::to_string(row) + ": relative difference " +
+                           std::to_string(relative) + ", log-sum-exp " + std::to_string(b) +
+                           ", on the CPU " + std::to_string(a));
+      }
     }
-    const double relative = std::sqrt(error / std::max(length, 1e-30));
-    const float a = sums.host[row];
-    const float b = gpu_sums[row];
-    const bool sums_agree = a == b || std::fabs(a - b) <= 2e-3f * std::fmax(1.0f, std::fabs(a));
-    if (relative > worst) worst = relative;
-    if (relative <= 2e-3 && sums_agree) continue;
-    if (failures.size() < 3) {
-      failures.push_back("query row " + std::to_string(row) + ": relative difference " +
-                         std::to_string(relative) + ", log-sum-exp " + std::to_string(b) +
-                         ", on the CPU " + std::to_string(a));
+  };
+  plan = cuda::plan_attend(twin.device, args, setup.max_tokens, cuda::device());
+  run("", zeroed_scratch()->data());
+  const int splits = plan.splits;
+  plan = cuda::plan_attend(twin.device, args, setup.max_tokens, cuda::device(),
+                           cuda::Lengths::unlike);
+  if (plan.scheduled) {
+    // Also by a schedule that others' lengths made, and where sequences share places.
+    std::vector<std::int32_t> others(static_cast<std::size_t>(setup.batch));
+    for (std::size_t i = 0; i < others.size(); ++i)
+      others[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(setup.max_tokens));
+    const DeviceArray<std::int32_t> on_device(others);
+    CacheView stale = twin.device;
+    stale.tokens = on_device.data();
+    for (const int fewer : {splits, 1}) {
+      plan.splits = fewer;
+      const std::string how = "scheduled in " + std::to_string(fewer) + " splits";
+      const auto scratch = zeroed_scratch();
+      run(how + ", not yet: ", scratch->data());
+      cuda::schedule(plan, stale, scratch->data(), kStream);
+      run(how + " by other lengths: ", scratch->data());
+      cuda::schedule(plan, twin.device, scratch->data(), kStream);
+      run(how + ": ", scratch->data());
     }
   }
   note += std::string(plan.instance >= 0 ? "tuned" : "run-time") + " kernel, " +
-          std::to_string(plan.splits) + " splits, worst " + std::to_string(worst);
+          std::to_string(splits) + " splits, worst " + std::to_string(worst);
   return failures;
 }
 

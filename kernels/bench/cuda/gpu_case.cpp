@@ -102,8 +102,10 @@ GpuCase::GpuCase(const GpuShape& shape, int copies, bool many_sources)
     cuda::copy_within(copies_[static_cast<size_t>(i)].get(), copies_[0].get(), copy_bytes_,
                       nullptr);
   }
-  plan_ = cuda::plan_attend(view(0), attend_args(), most_tokens_, cuda::device());
+  plan_ = cuda::plan_attend(view(0), attend_args(), most_tokens_, cuda::device(),
+                            shape.unequal ? cuda::Lengths::unlike : cuda::Lengths::alike);
   scratch_ = cuda::allocate(plan_.scratch_bytes);
+  cuda::schedule(plan_, view(0), scratch_.get(), nullptr);
 }
 
 void GpuCase::make_tables() {
