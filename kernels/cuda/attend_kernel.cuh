@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
             limits[i] = min(history, row_limit(p, at, row) - at.begin) - record * kRecordTokens;
           }
         }
-        T::add_record(records + turn % kStages * T::kRecord, queries,
-                      p.cache.format.norm_inverse, masked, limits, lane, state);
+        T::add_record(records + turn % kStages * T::kRecord, queries, p.cache.format.norm_inverse,
+                      masked, limits, lane, state);
         __syncwarp();
         ask(turn + kStages);
       }

@@ -99,9 +99,9 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
   const int blocks = at.splits + p.window, windows = at.window_splits(p);
   const bool has_history = at.has_history();
   const bool has_window = p.inside || !has_history;
-  float* all = p.partial + std::uint64_t{blockIdx.y * p.parts +
-                                         p.first_part(at.sequence, at.first_place)} *
-                               kPart;
+  float* all =
+      p.partial +
+      std::uint64_t{blockIdx.y * p.parts + p.first_part(at.sequence, at.first_place)} * kPart;
   const bool rotates = p.args.value_rotation.kind != Rotation::Kind::none;
   __syncthreads();
 
@@ -165,8 +165,7 @@ __device__ void finish_block(const AttendParams& p, const BlockPlace& at, const 
     window.columns.scale(b * inverse);
     if (rotates) {
       history.columns.store(plain + row * kRowStride<kDim> + column);
-      if (p.has_window())
-        window.columns.store(window_columns + row * kOutputStride<kDim> + column);
+      if (p.has_window()) window.columns.store(window_columns + row * kOutputStride<kDim> + column);
     } else {
       history.columns.add(1.0f, window.columns);
       write(row, column, history.columns);

@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "attend_runtime.h"
-#include "attend_schedule.h"
 #include "attend_table.h"
+#include "kvlab/kernels/attend_schedule.h"
 
 namespace kvlab::kernels::cuda {
 namespace {
@@ -88,7 +88,8 @@ Scratch divide_scratch(const AttendPlan& plan, const CacheView& cache, void* scr
   const ScratchOffsets at = scratch_offsets(plan, cache);
   auto* bytes = static_cast<char*>(scratch);
   return {static_cast<unsigned*>(scratch), reinterpret_cast<PlaceContents*>(bytes + at.places),
-          reinterpret_cast<PlaceRange*>(bytes + at.ranges), reinterpret_cast<float*>(bytes + at.partial)};
+          reinterpret_cast<PlaceRange*>(bytes + at.ranges),
+          reinterpret_cast<float*>(bytes + at.partial)};
 }
 
 AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens,
@@ -142,8 +143,8 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   const bool merges = plan.splits + plan.window > 1 || plan.scheduled;
   const std::int64_t parts = merges ? params.parts : 0;
   const std::int64_t part_bytes = static_cast<std::int64_t>(plan.rows) * (cache.format.dim + 2) * 4;
-  plan.scratch_bytes = scratch_offsets(plan, cache).partial +
-                       cache.kv_heads * plan.row_tiles * parts * part_bytes;
+  plan.scratch_bytes =
+      scratch_offsets(plan, cache).partial + cache.kv_heads * plan.row_tiles * parts * part_bytes;
   return plan;
 }
 

@@ -1,15 +1,15 @@
 #include "attend_place.cuh"
-#include "attend_schedule.h"
 #include "check.h"
+#include "kvlab/kernels/attend_schedule.h"
 #include "launch.cuh"
 
 namespace kvlab::kernels::cuda {
 namespace {
 
 /// One warp, whose lanes try 32 sizes of a place at once; then one lane lays the sequences out.
-__global__ void __launch_bounds__(kWarp) schedule_kernel(const __grid_constant__ CacheView cache,
-                                                         int warps, int count, PlaceContents* places,
-                                                         PlaceRange* ranges) {
+__global__ void __launch_bounds__(kWarp)
+    schedule_kernel(const __grid_constant__ CacheView cache, int warps, int count,
+                    PlaceContents* places, PlaceRange* ranges) {
   __shared__ int turns[kMostScheduled];
   const int lane = static_cast<int>(threadIdx.x);
   wait_for_predecessor();

@@ -10,22 +10,47 @@ namespace kvlab::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 8;
+constexpr int kRows = 4;  // tokens of a warp, one after the other
+
+/// A side as far as decoding needs it, without divisions by what is known at run time only.
+struct StoredSide {
+  SideFormat format;
+  Grid grid;
+  Sections at;
+  int group_shift;  // log2 of a group's numbers
+  int held;         // tokens of a block
+
+  __device__ StoredSide(const CacheView& cache, Side side)
+      : format(side == Side::key ? cache.format.key : cache.format.value),
+        grid(decoding_grid(format, side == Side::key ? cache.key_levels : cache.value_levels)),
+        at(sections_of(layout_of(cache.format), side)),
+        group_shift(format.group == 32 ? 5 : format.group == 64 ? 6 : 7),
+        held(block_tokens(cache.format)) {}
+
+  /// layout.h's param_index; of a token's groups lane 0 tells, as groups are no smaller than a warp.
+  __device__ int param(int token, int channel, int dim) const {
+    if (format.axis == Axis::channel) return (token >> group_shift) * dim + channel;
+    if (format.group == dim) return token_slot(token);
+    return (channel >> group_shift) * held + token;
+  }
+};
 
 /// One token as its codes say.
-template <int N>
-__device__ void decode_row(const CacheView& cache, Side side, const std::uint8_t* block, int token,
+template <int N, int kBits>
+__device__ void decode_row(const StoredSide& side, bool key, const std::uint8_t* block, int token,
                            int lane, float (&x)[N]) {
-  const Format& format = cache.format;
-  const SideFormat& stored = side == Side::key ? format.key : format.value;
-  const Sections at = sections_of(layout_of(format), side);
-  const Grid grid =
-      decoding_grid(stored, side == Side::key ? cache.key_levels : cache.value_levels);
+  constexpr int dim = 32 * N;
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const int channel = 32 * i + lane;
-    const Place place = code_place<32 * N>(side, stored.bits, token, channel);
-    x[i] = value_at(format, stored, grid, block + at.codes, block + at.scale, block + at.zero,
-                    place, token, channel);
+    const Place place =
+        key ? key_place(dim, kBits, token, channel) : value_place(dim, kBits, token, channel);
+    const int index = side.param(token, channel, dim);
+    GroupParams params;
+    params.scale = load_number(block + side.at.scale, index, side.format.params);
+    if (stores_zero(side.format))
+      params.zero = load_number(block + side.at.zero, index, side.format.params);
+    x[i] = value_of(side.grid, params, code_at(block + side.at.codes, place, kBits));
   }
 }
 
@@ -47,49 +72,56 @@ __device__ void undo(const CacheView& cache, const SideEncode& spec, Side side, 
   for (int i = 0; i < N; ++i) x[i] = add(x[i], spec.center[head * 32 * N + 32 * i + lane]);
 }
 
-/// A warp has a token of a side and head of a sequence.
+/// A warp has some tokens of a side and head of a sequence. Grid: (tokens, 2 · kv_heads, sequences).
 template <int N>
 __global__ void __launch_bounds__(32 * kWarps)
     dequantize_kernel(const __grid_constant__ CacheView cache,
                       const __grid_constant__ EncodeSpec spec, bool undoes, void* key, void* value,
                       Type type, std::int64_t row_capacity) {
   constexpr int dim = 32 * N;
-  const int lane = threadIdx.x % 32;
-  std::int64_t index = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  const std::int64_t row = index % row_capacity;
-  index /= row_capacity;
-  const int head = static_cast<int>(index % cache.kv_heads);
-  index /= cache.kv_heads;
-  const Side side = index % 2 == 0 ? Side::key : Side::value;
-  const int sequence = static_cast<int>(index / 2);
-  void* to = side == Side::key ? key : value;
-  if (sequence >= cache.batch || !to) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int head = static_cast<int>(blockIdx.y) / 2, sequence = static_cast<int>(blockIdx.z);
+  const bool keys = blockIdx.y % 2 == 0;
+  const Side side = keys ? Side::key : Side::value;
+  void* to = keys ? key : value;
+  if (!to) return;
   const Span span = span_of(cache.rule, cache.tokens[sequence], kAllTokens, side);
-  if (row >= span.end) return;
-
-  const int held = block_tokens(cache.format);
-  const int at = static_cast<int>(row);
-  const std::uint8_t* block =
-      block_at(cache, layout_of(cache.format).bytes, sequence, head, at / held);
-  float x[N];
-  decode_row(cache, side, block, at % held, lane, x);
-  if (undoes)
-    undo(cache, side == Side::key ? spec.key : spec.value, side, head, block, at % held, lane, x);
-  const std::int64_t out =
-      ((std::int64_t{sequence} * cache.kv_heads + head) * row_capacity + row) * dim;
+  const StoredSide stored(cache, side);
+  const int bytes = layout_of(cache.format).bytes;
+  const std::int64_t first = (std::int64_t{blockIdx.x} * kWarps + warp) * kRows;
+  const std::int64_t end = min(std::int64_t{span.end}, row_capacity);
+  for (std::int64_t row = first; row < first + kRows && row < end; ++row) {
+    const int at = static_cast<int>(row), in_block = at & (stored.held - 1);
+    const std::uint8_t* block = block_at(cache, bytes, sequence, head, at / stored.held);
+    float x[N];
+    switch (stored.format.bits) {
+      case 2:
+        decode_row<N, 2>(stored, keys, block, in_block, lane, x);
+        break;
+      case 4:
+        decode_row<N, 4>(stored, keys, block, in_block, lane, x);
+        break;
+      default:
+        decode_row<N, 8>(stored, keys, block, in_block, lane, x);
+    }
+    if (undoes) undo(cache, keys ? spec.key : spec.value, side, head, block, in_block, lane, x);
+    const std::int64_t out =
+        ((std::int64_t{sequence} * cache.kv_heads + head) * row_capacity + row) * dim;
 #pragma unroll
-  for (int i = 0; i < N; ++i) store_number(to, out + 32 * i + lane, type, x[i]);
+    for (int i = 0; i < N; ++i) store_number(to, out + 32 * i + lane, type, x[i]);
+  }
 }
 
 template <int N>
 void launch(const CacheView& cache, const EncodeSpec* spec, void* key, void* value, Type type,
             std::int64_t row_capacity, Stream stream) {
-  const std::int64_t rows = row_capacity * cache.kv_heads * 2 * cache.batch;
-  const std::int64_t blocks = (rows + kWarps - 1) / kWarps;
-  if (blocks <= 0) return;
-  if (blocks > 0x7fffffff)
+  if (row_capacity <= 0 || cache.kv_heads <= 0 || cache.batch <= 0) return;
+  constexpr int kMostHeads = 32767, kMostSequences = 65535;  // of a grid
+  if (cache.kv_heads > kMostHeads || cache.batch > kMostSequences)
     throw std::invalid_argument("dequantize: more work than one launch holds");
-  dequantize_kernel<N><<<static_cast<unsigned>(blocks), 32 * kWarps, 0, stream>>>(
+  const dim3 grid(static_cast<unsigned>((row_capacity + kWarps * kRows - 1) / (kWarps * kRows)),
+                  static_cast<unsigned>(2 * cache.kv_heads), static_cast<unsigned>(cache.batch));
+  dequantize_kernel<N><<<grid, 32 * kWarps, 0, stream>>>(
       cache, spec ? *spec : EncodeSpec{}, spec != nullptr, key, value, type, row_capacity);
   KVLAB_CUDA(cudaGetLastError());
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -172,10 +171,9 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
   args.log_sum_exp = sums.device.data();
   cuda::AttendPlan plan;
   const auto zeroed_scratch = [&] {
-    auto scratch =
-        std::make_unique<DeviceArray<std::uint8_t>>(static_cast<std::size_t>(plan.scratch_bytes));
+    DeviceArray<std::uint8_t> scratch(static_cast<std::size_t>(plan.scratch_bytes));
     if (plan.scratch_bytes > 0)
-      demand(cudaMemset(scratch->data(), 0, scratch->bytes()), "cudaMemset");
+      demand(cudaMemset(scratch.data(), 0, scratch.bytes()), "cudaMemset");
     return scratch;
   };
 
@@ -211,10 +209,10 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
     }
   };
   plan = cuda::plan_attend(twin.device, args, setup.max_tokens, cuda::device());
-  run("", zeroed_scratch()->data());
+  run("", zeroed_scratch().data());
   const int splits = plan.splits;
-  plan = cuda::plan_attend(twin.device, args, setup.max_tokens, cuda::device(),
-                           cuda::Lengths::unlike);
+  plan =
+      cuda::plan_attend(twin.device, args, setup.max_tokens, cuda::device(), cuda::Lengths::unlike);
   if (plan.scheduled) {
     // Also by a schedule that others' lengths made, and where sequences share places.
     std::vector<std::int32_t> others(static_cast<std::size_t>(setup.batch));
@@ -226,12 +224,12 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
     for (const int fewer : {splits, 1}) {
       plan.splits = fewer;
       const std::string how = "scheduled in " + std::to_string(fewer) + " splits";
-      const auto scratch = zeroed_scratch();
-      run(how + ", not yet: ", scratch->data());
-      cuda::schedule(plan, stale, scratch->data(), kStream);
-      run(how + " by other lengths: ", scratch->data());
-      cuda::schedule(plan, twin.device, scratch->data(), kStream);
-      run(how + ": ", scratch->data());
+      const DeviceArray<std::uint8_t> scratch = zeroed_scratch();
+      run(how + ", not yet: ", scratch.data());
+      cuda::schedule(plan, stale, scratch.data(), kStream);
+      run(how + " by other lengths: ", scratch.data());
+      cuda::schedule(plan, twin.device, scratch.data(), kStream);
+      run(how + ": ", scratch.data());
     }
   }
   note += std::string(plan.instance >= 0 ? "tuned" : "run-time") + " kernel, " +

@@ -89,6 +89,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("lengths that are unlike ask for a schedule where there is more than one sequence") {
+  if (!has_plans()) return;
+  const auto plan_of = [](int batch, cuda::Lengths lengths) {
+    return cuda::plan_attend(cache_of(f1(), batch, 8), queries(32, 1), 32768, kH200, lengths);
+  };
+  CHECK_FALSE(plan_of(8, cuda::Lengths::alike).scheduled);
+  CHECK_FALSE(plan_of(1, cuda::Lengths::unlike).scheduled);
+  CHECK_FALSE(plan_of(2000, cuda::Lengths::unlike).scheduled);  // more than a schedule takes
+  const auto plan = plan_of(8, cuda::Lengths::unlike);
+  CHECK(plan.scheduled);
+  // A block in which a sequence ends and the next begins makes a part of each.
+  const std::int64_t parts = 8 * (8 * plan.splits + 7);
+  CHECK(plan.scratch_bytes >= parts * plan.rows * (128 + 2) * 4);
+}
+
 TEST_CASE("a window takes as few places from the history as it can") {
   if (!has_plans()) return;
   const auto plan_of = [](int batch, int tokens) {

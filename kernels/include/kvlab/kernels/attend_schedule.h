@@ -2,9 +2,9 @@
 
 #include "kvlab/kernels/host_device.h"
 
-/// How attend divides sequences of unequal lengths. A place (block) takes `size` turns, a turn being
-/// as many records as a block has warps; sequences lie one behind the other over all places, so that
-/// one may end and the next begin within a place.
+/// How attend divides sequences of unequal lengths. A place (block) takes `size` turns, a turn
+/// being as many records as a block has warps; sequences lie one behind the other over all places,
+/// so that one may end and the next begin within a place.
 namespace kvlab::kernels::cuda {
 
 /// Sequences that a schedule can have: more need none, they have no places to share.
