@@ -15,6 +15,7 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
     attend_tuned(const __grid_constant__ AttendParams p) {
   using T = Tuned<kIndex>;
   constexpr int kDim = T::kDim, kRows = T::kRows;
+  constexpr bool kKeeps = kScheduled || kRows <= 8;  // spares registers, or costs some
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ std::uint64_t barriers[kTunedWarps * kStages];
   __shared__ typename T::Workshop shop;
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
     // Trips to memory that do not wait for each other: length, page numbers where they can be told
     // without it, queries.
     BlockPlace at = share.at;
-    if constexpr (kScheduled) kept.keep(at);
+    if constexpr (kKeeps) kept.keep(at);
     const int tokens = p.cache.tokens[at.sequence];
     const std::int32_t* table = p.cache.block_table + at.sequence * p.cache.table_stride;
     int first = at.split + at.splits * warp, step = at.splits * warps;
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
       T::hand_over(state, queries, history_parts, warp, lane);
     }
     release_successor();
-    if constexpr (kScheduled) kept.give_back(at);
+    if constexpr (kKeeps) kept.give_back(at);
     finish_block<kDim, kRows>(p, at, history_parts, window_parts, query_memory, warps);
     if (!kScheduled || of_window(p)) return;
     place = place_of_block(p);
@@ -151,7 +152,9 @@ void launch_tuned(const AttendParams& p, int warps, Stream stream) {
 
 template <int kIndex>
 void launch_tuned(const AttendParams& p, int warps, Stream stream) {
-  if (p.places) return launch_tuned<kIndex, true>(p, warps, stream);
+  if constexpr (has_schedule(kInstances[kIndex])) {
+    if (p.places) return launch_tuned<kIndex, true>(p, warps, stream);
+  }
   launch_tuned<kIndex, false>(p, warps, stream);
 }
 

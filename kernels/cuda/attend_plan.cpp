@@ -136,7 +136,8 @@ AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_t
   // side by side a stretch each is kinder to the memory.
   plan.interleave = few || plan.splits == 1;
 
-  plan.scheduled = lengths == Lengths::unlike && plan.instance >= 0 && cache.batch > 1 &&
+  plan.scheduled = lengths == Lengths::unlike && plan.instance >= 0 &&
+                   has_schedule(kInstances[plan.instance]) && cache.batch > 1 &&
                    cache.batch <= kMostScheduled;
 
   const AttendParams params = params_of(plan, cache);

@@ -22,7 +22,7 @@ __device__ __forceinline__ PlaceContents place_of_block(const AttendParams& p) {
   return {x.x, x.y, x.z, x.w};
 }
 
-/// What of a BlockPlace a schedule gives, in shared memory: registers are short in between.
+/// What of a BlockPlace the merge needs again, in shared memory: registers are short in between.
 struct KeptPlace {
   int sequence, split, splits, first_place;
 

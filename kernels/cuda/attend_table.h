@@ -85,6 +85,10 @@ inline constexpr Instance kInstances[] = {
 inline constexpr int kInstanceCount = static_cast<int>(sizeof kInstances / sizeof kInstances[0]);
 static_assert(kInstanceCount <= 48);
 
+/// Whether the instance has a kernel for sequences of unlike lengths too (attend_schedule.h). The
+/// widest have none: the bundle has no room for all, and few models have so many heads a KV head.
+constexpr bool has_schedule(const Instance& instance) { return instance.rows <= 8; }
+
 /// Shared memory of a block: each warp's records, queries as they came and rotated, and each warp's
 /// output of the tokens in 16 bits, if there are any.
 constexpr int shared_bytes(const Instance& instance, int warps, bool window) {

@@ -10,7 +10,7 @@ namespace kvlab::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kRows = 4;  // tokens of a warp, one after the other
+constexpr int kRows = 4;  // tokens of a warp, of one block: their loads are in flight together
 
 /// A side as far as decoding needs it, without divisions by what is known at run time only.
 struct StoredSide {
@@ -24,10 +24,13 @@ struct StoredSide {
       : format(side == Side::key ? cache.format.key : cache.format.value),
         grid(decoding_grid(format, side == Side::key ? cache.key_levels : cache.value_levels)),
         at(sections_of(layout_of(cache.format), side)),
-        group_shift(format.group == 32 ? 5 : format.group == 64 ? 6 : 7),
+        group_shift(format.group == 32   ? 5
+                    : format.group == 64 ? 6
+                                         : 7),
         held(block_tokens(cache.format)) {}
 
-  /// layout.h's param_index; of a token's groups lane 0 tells, as groups are no smaller than a warp.
+  /// layout.h's param_index; of a token's groups lane 0 tells, as groups are no smaller than a
+  /// warp.
   __device__ int param(int token, int channel, int dim) const {
     if (format.axis == Axis::channel) return (token >> group_shift) * dim + channel;
     if (format.group == dim) return token_slot(token);
@@ -35,23 +38,25 @@ struct StoredSide {
   }
 };
 
-/// One token as its codes say.
+/// Tokens side by side as their codes say.
 template <int N, int kBits>
-__device__ void decode_row(const StoredSide& side, bool key, const std::uint8_t* block, int token,
-                           int lane, float (&x)[N]) {
+__device__ void decode_rows(const StoredSide& side, bool key, const std::uint8_t* block, int token,
+                            int lane, float (&x)[kRows][N]) {
   constexpr int dim = 32 * N;
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const int channel = 32 * i + lane;
-    const Place place =
-        key ? key_place(dim, kBits, token, channel) : value_place(dim, kBits, token, channel);
-    const int index = side.param(token, channel, dim);
-    GroupParams params;
-    params.scale = load_number(block + side.at.scale, index, side.format.params);
-    if (stores_zero(side.format))
-      params.zero = load_number(block + side.at.zero, index, side.format.params);
-    x[i] = value_of(side.grid, params, code_at(block + side.at.codes, place, kBits));
-  }
+  for (int r = 0; r < kRows; ++r)
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int channel = 32 * i + lane;
+      const Place place = key ? key_place(dim, kBits, token + r, channel)
+                              : value_place(dim, kBits, token + r, channel);
+      const int index = side.param(token + r, channel, dim);
+      GroupParams params;
+      params.scale = load_number(block + side.at.scale, index, side.format.params);
+      if (stores_zero(side.format))
+        params.zero = load_number(block + side.at.zero, index, side.format.params);
+      x[r][i] = value_of(side.grid, params, code_at(block + side.at.codes, place, kBits));
+    }
 }
 
 /// The row without the transforms of encoding.
@@ -72,9 +77,10 @@ __device__ void undo(const CacheView& cache, const SideEncode& spec, Side side, 
   for (int i = 0; i < N; ++i) x[i] = add(x[i], spec.center[head * 32 * N + 32 * i + lane]);
 }
 
-/// A warp has some tokens of a side and head of a sequence. Grid: (tokens, 2 · kv_heads, sequences).
+/// A warp has some tokens of a side and head of a sequence. Grid: (tokens, 2 · kv_heads,
+/// sequences).
 template <int N>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kWarps, N <= 4 ? 3 : 2)
     dequantize_kernel(const __grid_constant__ CacheView cache,
                       const __grid_constant__ EncodeSpec spec, bool undoes, void* key, void* value,
                       Type type, std::int64_t row_capacity) {
@@ -90,25 +96,29 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int bytes = layout_of(cache.format).bytes;
   const std::int64_t first = (std::int64_t{blockIdx.x} * kWarps + warp) * kRows;
   const std::int64_t end = min(std::int64_t{span.end}, row_capacity);
-  for (std::int64_t row = first; row < first + kRows && row < end; ++row) {
-    const int at = static_cast<int>(row), in_block = at & (stored.held - 1);
-    const std::uint8_t* block = block_at(cache, bytes, sequence, head, at / stored.held);
-    float x[N];
-    switch (stored.format.bits) {
-      case 2:
-        decode_row<N, 2>(stored, keys, block, in_block, lane, x);
-        break;
-      case 4:
-        decode_row<N, 4>(stored, keys, block, in_block, lane, x);
-        break;
-      default:
-        decode_row<N, 8>(stored, keys, block, in_block, lane, x);
-    }
-    if (undoes) undo(cache, keys ? spec.key : spec.value, side, head, block, in_block, lane, x);
-    const std::int64_t out =
-        ((std::int64_t{sequence} * cache.kv_heads + head) * row_capacity + row) * dim;
+  if (first >= end) return;
+  const int at = static_cast<int>(first), in_block = at & (stored.held - 1);
+  const std::uint8_t* block = block_at(cache, bytes, sequence, head, at / stored.held);
+  float x[kRows][N];
+  switch (stored.format.bits) {
+    case 2:
+      decode_rows<N, 2>(stored, keys, block, in_block, lane, x);
+      break;
+    case 4:
+      decode_rows<N, 4>(stored, keys, block, in_block, lane, x);
+      break;
+    default:
+      decode_rows<N, 8>(stored, keys, block, in_block, lane, x);
+  }
+  const std::int64_t out =
+      ((std::int64_t{sequence} * cache.kv_heads + head) * row_capacity + first) * dim;
 #pragma unroll
-    for (int i = 0; i < N; ++i) store_number(to, out + 32 * i + lane, type, x[i]);
+  for (int r = 0; r < kRows; ++r) {
+    if (first + r >= end) return;
+    if (undoes)
+      undo(cache, keys ? spec.key : spec.value, side, head, block, in_block + r, lane, x[r]);
+#pragma unroll
+    for (int i = 0; i < N; ++i) store_number(to, out + r * dim + 32 * i + lane, type, x[r][i]);
   }
 }
 

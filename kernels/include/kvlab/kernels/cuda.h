@@ -68,10 +68,10 @@ Device device();
 enum class Lengths { alike, unlike };
 
 /// Plan for sequences of at most max_tokens tokens: pure, and the same for the same capacities.
-/// Lengths::unlike: with a schedule, which takes a little time itself and up to 6% of attend's.
-/// Throws std::invalid_argument where no kernel serves them. The environment variable
-/// KVLAB_CUDA_PATH=sm_80 keeps to what compute capability 8.0 has, KVLAB_CUDA_PATH=runtime to the
-/// run-time kernel.
+/// Lengths::unlike: with a schedule where a tuned kernel has one, batch 2 to 1,024; it takes a
+/// little time itself, and up to 6% of attend's. Throws std::invalid_argument where no kernel
+/// serves them. The environment variable KVLAB_CUDA_PATH=sm_80 keeps to what compute capability 8.0
+/// has, KVLAB_CUDA_PATH=runtime to the run-time kernel.
 AttendPlan plan_attend(const CacheView& cache, const AttendArgs& args, int max_tokens,
                        const Device& device, Lengths lengths = Lengths::alike);
 
