@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import sys
 
-import h5py
 import numpy as np
 from print_table import main
+from results_io import open_results
 
 HEADINGS = ("tokens", "channel", "first 64", "last 256")
 
@@ -32,7 +32,7 @@ def shares(tokens: np.ndarray, channels: np.ndarray) -> tuple[float, ...]:
 def read(path: str) -> dict[tuple[str, str], list[float]]:
     """Means by side and label."""
     found: dict[tuple[str, str], list[tuple[float, ...]]] = {}
-    with h5py.File(path) as file:
+    with open_results(path) as file:
         for label, cell in zip(file["summary/label"].asstr()[:], file["summary/cell"].asstr()[:], strict=True):
             arrays = file["cells"][cell].get("tokens")
             for side in ("k", "v"):

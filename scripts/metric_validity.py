@@ -14,8 +14,8 @@ import argparse
 import json
 import sys
 
-import h5py
 import numpy as np
+from results_io import open_results
 
 METRICS = ("k_nmse", "v_nmse", "logit_mse", "attn_kl", "attn_top1", "out_rel", "out_rel_k", "out_rel_v", "out_cos",
            "wo_rel", "wo_rel_k", "wo_rel_v")  # fmt: skip
@@ -27,7 +27,7 @@ Values = dict[str, dict[int, list[float]]]  # label -> layer -> a value a datase
 
 def read(path: str, metric: str) -> Values:
     found: Values = {}
-    with h5py.File(path) as file:
+    with open_results(path) as file:
         summary = file["summary"]
         if metric not in summary:
             return {}
@@ -40,7 +40,7 @@ def read(path: str, metric: str) -> Values:
 
 def learned(path: str) -> set[str]:
     """Labels of methods that learn a rotation."""
-    with h5py.File(path) as file:
+    with open_results(path) as file:
         configs = (json.loads(cell["config"].asstr()[()]) for cell in file["cells"].values())
         return {
             config["method"]["label"]

@@ -13,11 +13,11 @@ import argparse
 import sys
 from pathlib import Path
 
-import h5py
+from results_io import open_results
 
 
 def read(path: str) -> tuple[int, float]:
-    with h5py.File(path) as file:
+    with open_results(path) as file:
         seconds = [float(cell.attrs["seconds"]) for cell in file["cells"].values()]
     return len(seconds), sum(seconds)
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import sys
 
-import h5py
 import numpy as np
 from print_table import main
+from results_io import open_results
 
 
 def read(path: str) -> dict[str, np.ndarray]:
     """dnll by label, one a passage."""
-    with h5py.File(path) as file:
+    with open_results(path) as file:
         summary = file["summary"]
         labels, dnll = summary["label"].asstr()[:], summary["dnll"][:]
         order = np.argsort(summary["dataset"].asstr()[:], kind="stable")

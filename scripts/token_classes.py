@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import sys
 
-import h5py
 import numpy as np
 from print_table import main
+from results_io import open_results
 
 CLASSES = ("normal", "small")
 Errors = dict[tuple[str, str, str], list[tuple[float, float]]]
@@ -36,7 +36,7 @@ def by_class(errors: np.ndarray, norms: np.ndarray) -> dict[str, tuple[float, fl
 def read(path: str) -> Errors:
     """By dataset, class and label."""
     found: Errors = {}
-    with h5py.File(path) as file:
+    with open_results(path) as file:
         columns = [file["summary"][name].asstr()[:] for name in ("dataset", "label", "cell")]
         for dataset, label, cell in zip(*columns, strict=True):
             tokens = file["cells"][cell]["tokens"]

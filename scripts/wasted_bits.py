@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 import sys
 
-import h5py
 import numpy as np
 from print_table import main
+from results_io import open_results
 
 
 def needed(k_nmse: float, v_nmse: float) -> float:
@@ -26,7 +26,7 @@ def needed(k_nmse: float, v_nmse: float) -> float:
 
 def read(path: str) -> tuple[list[str], dict[str, list[float]]]:
     """Names of the columns, and by label bits held, the error, bits needed."""
-    with h5py.File(path) as file:
+    with open_results(path) as file:
         summary = file["summary"]
         labels = summary["label"].asstr()[:]
         is_real = "k_bits_needed" in summary and np.isfinite(summary["k_bits_needed"][:]).any()

@@ -25,6 +25,19 @@ def cells_of(script: str, *arguments: object, given: str | None = None) -> list[
     return [lines[0], *lines[2:]]
 
 
+@pytest.mark.parametrize("script", ["error_shares", "metric_validity", "seconds", "sum_of_parts", "token_classes", "wasted_bits"])
+def test_a_file_that_holds_no_results_is_a_sentence(script: str, tmp_path: Path) -> None:
+    (tmp_path / "text.h5").write_text("no HDF5")
+    h5py.File(tmp_path / "empty.h5", "w").close()
+    for name, said in {"none.h5": "there is no file", "text.h5": "cannot be read", "empty.h5": "holds no results"}.items():
+        path = str(tmp_path / name)
+        done = subprocess.run([sys.executable, str(REPOSITORY / "scripts" / f"{script}.py"), *[path] * (1 + (script == "metric_validity"))],
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"{script}.py: ") and said in done.stderr and path in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
 def test_error_shares(tmp_path: Path) -> None:
     tokens = np.ones((1, 2, 400))
     tokens[0, :, 10] = 51.0  # the worst 1% are four tokens: 102 + 3·2 of 900

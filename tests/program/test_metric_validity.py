@@ -13,6 +13,7 @@ import tiny_model
 from kvlab_program import REPOSITORY, Kvlab
 
 SCRIPT = REPOSITORY / "scripts/metric_validity.py"
+sys.path.append(str(SCRIPT.parent))  # of what it imports
 spec = importlib.util.spec_from_file_location("metric_validity", SCRIPT)
 validity = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(validity)
