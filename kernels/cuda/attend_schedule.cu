@@ -43,12 +43,13 @@ __global__ void __launch_bounds__(kWarp)
     if (first > 0) sizes.least = min(sizes.most, sizes.least + (first - 1) * step + 1);
   }
 
-  if (lane > 0) return;
-  // One place a sequence: several blocks share a multiprocessor and even each other out.
+  // One place a sequence: several blocks share a multiprocessor and even each other out. An earlier
+  // schedule goes, from all places.
   if (count == cache.batch && longest <= sizes.most + sizes.most / 2) {
-    places[0].end_sequence = places[0].end_record = 0;
+    for (int place = lane; place < count; place += kWarp) places[place] = PlaceContents{};
     return;
   }
+  if (lane > 0) return;
   const auto begin = [&](int place, int sequence, int record) {
     if (place < count) places[place].first_sequence = sequence, places[place].first_record = record;
     if (place > 0) places[place - 1].end_sequence = sequence, places[place - 1].end_record = record;

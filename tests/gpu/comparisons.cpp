@@ -199,6 +199,8 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
     for (std::size_t i = 0; i < others.size(); ++i)
       others[i] = static_cast<std::int32_t>(i * 7919 % static_cast<std::size_t>(setup.max_tokens));
     const DeviceArray<std::int32_t> on_device(others);
+    const DeviceArray<std::int32_t> equal(
+        std::vector<std::int32_t>(static_cast<std::size_t>(setup.batch), setup.max_tokens));
     CacheView stale = twin.device;
     stale.tokens = on_device.data();
     for (const int fewer : {splits, 1}) {
@@ -210,6 +212,11 @@ Failures compare_attention(const Twin& twin, const Setup& setup, const Queries& 
       run(how + " by other lengths: ", scratch.data());
       cuda::schedule(plan, twin.device, scratch.data(), kStream);
       run(how + ": ", scratch.data());
+      // Equal lengths may need no schedule: then none may be left of the one before.
+      stale.tokens = equal.data();
+      cuda::schedule(plan, stale, scratch.data(), kStream);
+      run(how + " by equal lengths: ", scratch.data());
+      stale.tokens = on_device.data();
     }
   }
   note += std::string(plan.instance >= 0 ? "tuned" : "run-time") + " kernel, " +

@@ -14,8 +14,8 @@ inline constexpr int kFurtherSequence = 4;
 
 /// What lies in a place: from a record of a sequence's history to before one of another's.
 struct alignas(16) PlaceContents {
-  int first_sequence, first_record;
-  int end_sequence, end_record;
+  int first_sequence = 0, first_record = 0;
+  int end_sequence = 0, end_record = 0;
 
   /// Zeroed memory is no schedule: every place ends behind the first record of all.
   KVLAB_HD bool exists() const { return end_sequence > 0 || end_record > 0; }
