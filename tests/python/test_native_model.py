@@ -188,7 +188,7 @@ def test_a_token_outside_the_vocabulary_is_refused(tiny: Callable[..., Path], tm
     tokens = tokens_file(tmp_path, np.full((1, 8), len(tiny_models.VOCABULARY)))
     done = kvlab("capture", "--model", tiny("llama"), "--tokens", tokens, "--out", tmp_path / "kv.h5")
     assert done.returncode == 2
-    assert "outside the vocabulary" in done.stderr
+    assert "outside the model's vocabulary of 62" in done.stderr
 
 
 @pytest.fixture(scope="module")
