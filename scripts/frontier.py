@@ -6,7 +6,7 @@ usage: frontier.py RESULTS.h5 --x bits_per_element_hist --value wo_rel [--rows l
 A row is on the frontier if no row with no more bits has less error. Beside each member stands what the frontier is less sure of than
 it looks: the rows with fewer bits than the next member whose error cannot be told from the member's, paired by passage (95%). Such a
 row that holds no more bits could stand in the member's place. Means, intervals and pairs are those of `kvlab table`; where it gives no
-intervals nothing stands beside a member.
+intervals nothing stands beside a member. A row that was measured on fewer cells than others is left out: its mean is of other data.
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ class Table:
     def rows(self, x: str, value: str) -> list[Row]:
         """What was measured, by bits and then by error."""
         found = []
-        for row in self.read(f"{x},{value}"):
-            if row[x] and row[value]:
+        measured = [row for row in self.read(f"{x},{value}") if row[x] and row[value]]
+        cells = [int(row.get(f"{value} cells") or row["cells"]) for row in measured]
+        for row, count in zip(measured, cells, strict=True):
+            if count < max(cells):
+                print(f"frontier.py: left out: {row['name']}: {count} cells, others have {max(cells)}", file=sys.stderr)
+            else:
                 low, high = row.get(f"{value} low"), row.get(f"{value} high")
                 found.append(Row(row["name"], float(row[x]), float(row[value]), (float(high) - float(low)) / 2 if low and high else None))
         return sorted(found, key=lambda row: (row.bits, row.error))

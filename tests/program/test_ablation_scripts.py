@@ -148,6 +148,24 @@ def test_frontier(tmp_path: Path) -> None:
                     ["c / 32", "3.000", "0.1 ±0.01", "a / 32 (2.000)"]]  # c itself is no rival of a: it holds as much as the next  # fmt: skip
 
 
+def test_the_frontier_leaves_out_what_was_measured_on_less(kvlab: Kvlab) -> None:
+    """A row without its worst passage would have the least error of all: its mean is of other data."""
+    write(kvlab.folder, methods=["kivi", "int2_naive"], dataset=[synthetic(passage=passage) for passage in range(4)])
+    kvlab.ok("run", "small.yaml")
+    with h5py.File(kvlab.folder / "small.h5", "r+") as file:
+        naive = [cell.decode() for cell, label in zip(file["summary/cell"][:], file["summary/label"].asstr()[:]) if label == "int2_naive"]
+        for place, cell in enumerate(naive):
+            attributes = file["cells"][cell].attrs
+            scalars = attributes["scalars"]
+            scalars[list(attributes["scalar_names"]).index("wo_rel")] = np.nan if place == 0 else 1e-6
+            attributes["scalars"] = scalars
+    done = subprocess.run([sys.executable, str(REPOSITORY / "scripts/frontier.py"), str(kvlab.folder / "small.h5"), "--x", "bits_per_element",
+                           "--value", "wo_rel", "--rows", "label", "--kvlab", str(program_path())],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert [line.split(" | ")[0] for line in done.stdout.splitlines()[2:]] == ["| kivi"]
+    assert done.stderr == "frontier.py: left out: int2_naive: 3 cells, others have 4\n"
+
+
 def test_frontier_of_a_results_file(kvlab: Kvlab) -> None:
     """With the program itself: what no row beats in both columns, its interval, and its label as `--against` takes it."""
     write(kvlab.folder, methods=["int2_naive", "kivi", "kcvt_base", "oscar_ots", "quarot_token"],
