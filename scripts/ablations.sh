@@ -4,7 +4,7 @@
 # again.
 #
 # Usage: bash scripts/ablations.sh [--few] [NAME...]
-#        bash scripts/ablations.sh --times
+#        bash scripts/ablations.sh --times [NAME...]
 #   --few    two passages of each source instead of eight: a quarter of the time, no verdicts on claims
 #   --times  no run: the cells and seconds that stand in results/ablations, by experiment
 #   NAME     only these experiments (grid, norm, …, claims, claims_switches)
@@ -267,8 +267,11 @@ run_one() {
 }
 
 if [[ -n $times ]]; then
-  compgen -G 'results/ablations/*.h5' > /dev/null || die "results/ablations holds no results: nothing was run"
-  python scripts/seconds.py results/ablations/*.h5
+  shopt -s nullglob
+  files=(results/ablations/*.h5)
+  ((${#names[@]} == 0)) || files=("${names[@]/#/results/ablations/}") files=("${files[@]/%/.h5}")
+  ((${#files[@]} > 0)) || die "results/ablations holds no results: nothing was run"
+  python scripts/seconds.py "${files[@]}"
   exit 0
 fi
 out=results/reference/ablations

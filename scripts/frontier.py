@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ class Table:
         for row, count in zip(measured, cells, strict=True):
             if count < max(cells):
                 print(f"frontier.py: left out: {row['name']}: {count} cells, others have {max(cells)}", file=sys.stderr)
+            elif not math.isfinite(float(row[value])):
+                print(f"frontier.py: left out: {row['name']}: {value} is {row[value]}", file=sys.stderr)
             else:
                 low, high = row.get(f"{value} low"), row.get(f"{value} high")
                 found.append(Row(row["name"], float(row[x]), float(row[value]), (float(high) - float(low)) / 2 if low and high else None))

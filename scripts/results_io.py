@@ -16,7 +16,7 @@ def refuse(sentence: str) -> NoReturn:
 
 
 def open_results(path: str) -> h5py.File:
-    """The file, if it is kvlab.results/1 with its summary."""
+    """The file, if it holds what kvlab run stores."""
     if not Path(path).exists():
         refuse(f"there is no file {path}")
     try:

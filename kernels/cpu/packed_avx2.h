@@ -155,6 +155,17 @@ struct Sums {
   __m256 lower[Rows], upper[Rows];
 };
 
+/// Of sums that were not made in the result's memory, where every change would be stored.
+template <int Rows>
+inline Sums<Rows> sums_of(const __m256 (&lower)[Rows], const __m256 (&upper)[Rows]) {
+  Sums<Rows> sums;
+  unrolled<Rows>([&](auto row) KVLAB_INLINE {
+    sums.lower[row] = lower[row];
+    sums.upper[row] = upper[row];
+  });
+  return sums;
+}
+
 /// function(dim, bits, whether levels are looked up), all constants.
 template <class Function>
 void by_format(int dim, const SideFormat& side, Function function) {

@@ -20,7 +20,6 @@ KVLAB_APART Sums<Rows> multiply_keys(const __m256i* words, const float* query, _
                                      int first, int end) {
   using W = Words<Bits>;
   using C = Codes<Bits, Lookup>;
-  // Not in the result's memory, where every change would be stored.
   __m256 lower_sums[Rows] = {}, upper_sums[Rows] = {};
   for (int c32 = first; c32 < end; ++c32) {
     for (int t = 0; t < 4; ++t) {
@@ -44,12 +43,7 @@ KVLAB_APART Sums<Rows> multiply_keys(const __m256i* words, const float* query, _
       });
     }
   }
-  Sums<Rows> sums;
-  unrolled<Rows>([&](auto row) KVLAB_INLINE {
-    sums.lower[row] = lower_sums[row];
-    sums.upper[row] = upper_sums[row];
-  });
-  return sums;
+  return sums_of(lower_sums, upper_sums);
 }
 
 /// A tile's sums as logits: sum·scale + zero.

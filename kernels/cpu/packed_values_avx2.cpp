@@ -20,7 +20,6 @@ template <int Dim, int Bits, bool Lookup, int half, int Rows>
 KVLAB_APART Sums<Rows> multiply_values(const __m256i* words, const float* weights, __m256 table) {
   using W = Words<Bits>;
   using C = Codes<Bits, Lookup>;
-  // Not in the result's memory, where every change would be stored.
   __m256 lower_sums[Rows] = {}, upper_sums[Rows] = {};
   for (int tile = 0; tile < kTiles; ++tile, words += lane_words(Dim, Bits) * 4) {
     for (int t = 0; t < 4; ++t) {
@@ -41,12 +40,7 @@ KVLAB_APART Sums<Rows> multiply_values(const __m256i* words, const float* weight
       });
     }
   }
-  Sums<Rows> sums;
-  unrolled<Rows>([&](auto row) KVLAB_INLINE {
-    sums.lower[row] = lower_sums[row];
-    sums.upper[row] = upper_sums[row];
-  });
-  return sums;
+  return sums_of(lower_sums, upper_sums);
 }
 
 /// Scales with the factors of their tokens.

@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(Tuned<kIndex>::kRegisterThreads, 1)
     attend_tuned(const __grid_constant__ AttendParams p) {
   using T = Tuned<kIndex>;
   constexpr int kDim = T::kDim, kRows = T::kRows;
-  constexpr bool kKeeps = kScheduled || kRows <= 8;  // spares registers, or costs some
+  constexpr bool kKeeps = kScheduled || kRows <= 8;  // spares registers; with 16 rows costs some
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ std::uint64_t barriers[kTunedWarps * kStages];
   __shared__ typename T::Workshop shop;

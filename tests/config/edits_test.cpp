@@ -5,15 +5,6 @@
 using namespace kvlab;
 using Lines = std::vector<std::string>;
 
-namespace {
-
-const std::string kSmall = R"(schema: 1
-dataset: {source: synthetic, pattern: gaussian, tokens: 256}
-methods: [bf16, kivi]
-)";
-
-}  // namespace
-
 TEST_CASE("includes: later keys win, places name the file they are in") {
   const ExperimentFolder folder;
   folder.write("base.yaml", "schema: 1\nmethods: [bf16]\nseeds: [0, 1]\nnam: x\n");

@@ -6,6 +6,12 @@
 
 #include "config/experiment.h"
 
+/// The least that an experiment says.
+inline const std::string kSmall = R"(schema: 1
+dataset: {source: synthetic, pattern: gaussian, tokens: 256}
+methods: [bf16, kivi]
+)";
+
 /// A folder of its own for one test, removed at its end.
 class ExperimentFolder {
  public:

@@ -7,15 +7,6 @@
 using namespace kvlab;
 using Lines = std::vector<std::string>;
 
-namespace {
-
-const std::string kSmall = R"(schema: 1
-dataset: {source: synthetic, pattern: gaussian, tokens: 256}
-methods: [bf16, kivi]
-)";
-
-}  // namespace
-
 TEST_CASE("a small experiment and its defaults") {
   const ExperimentFolder folder;
   const config::Experiment experiment = folder.load(kSmall);

@@ -46,6 +46,15 @@ bool exact(const Setup& setup) {
   return setup.key_rotation == Rotation::Kind::none && setup.value_rotation == Rotation::Kind::none;
 }
 
+/// Fills both caches with what the CPU makes of three sequences (lengths_of).
+void prefill(Twin& twin, int tokens, std::uint64_t seed) {
+  twin.set_tokens(lengths_of(tokens));
+  const auto source = twin.draw(tokens, seed);
+  cpu::write_windows(twin.host, source->on_host, kAllTokens, kThreads);
+  cpu::encode(twin.host, twin.host_spec, source->on_host, kAllTokens, kThreads);
+  twin.copy_to_device();
+}
+
 }  // namespace
 
 Failures check_encode(Setup setup, int tokens, std::string& note, std::vector<int> lengths) {
@@ -64,11 +73,7 @@ Failures check_encode(Setup setup, int tokens, std::string& note, std::vector<in
 Failures check_dequantize(Setup setup, int tokens, bool undo, std::string& note) {
   setup.max_tokens = tokens;
   Twin twin(setup);
-  twin.set_tokens(lengths_of(tokens));
-  const auto source = twin.draw(tokens, 4);
-  cpu::write_windows(twin.host, source->on_host, kAllTokens, kThreads);
-  cpu::encode(twin.host, twin.host_spec, source->on_host, kAllTokens, kThreads);
-  twin.copy_to_device();
+  prefill(twin, tokens, 4);
   const int dim = setup.format.dim;
   const std::size_t size = static_cast<std::size_t>(setup.batch) * setup.kv_heads * tokens * dim;
   Both<float> key(size);
@@ -230,11 +235,7 @@ Failures check_attend(Setup setup, int tokens, const Queries& queries, std::stri
   setup.max_tokens = tokens;
   setup.step_tokens = queries.tokens;
   Twin twin(setup);
-  twin.set_tokens(lengths_of(tokens));
-  const auto source = twin.draw(tokens, 6);
-  cpu::write_windows(twin.host, source->on_host, kAllTokens, kThreads);
-  cpu::encode(twin.host, twin.host_spec, source->on_host, kAllTokens, kThreads);
-  twin.copy_to_device();
+  prefill(twin, tokens, 6);
   return compare_attention(twin, setup, queries, note);
 }
 

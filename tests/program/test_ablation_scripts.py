@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -132,10 +134,31 @@ def test_seconds_of_results(tmp_path: Path) -> None:
     assert found == [["grid", "2", "4"], ["norm", "1", "4"], ["together", "3", "8"]]
 
 
+def test_times_of_some_experiments(tmp_path: Path) -> None:
+    """Of a tree of its own, as results/ablations of the repository may hold anything."""
+    shutil.copytree(REPOSITORY / "scripts", tmp_path / "scripts")
+    for folder in ("results/ablations", "experiments/ablations"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in ("grid", "norm", "clip"):
+        (tmp_path / f"experiments/ablations/{name}.yaml").touch()
+    for name, second in {"grid": 1.0, "norm": 4.0}.items():
+        with h5py.File(tmp_path / f"results/ablations/{name}.h5", "w") as file:
+            file.create_group("cells/0").attrs["seconds"] = second
+
+    def times(*names: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["bash", str(tmp_path / "scripts/ablations.sh"), "--times", *names], capture_output=True, text=True, check=False,
+                              env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"})  # fmt: skip
+
+    assert times("norm").stdout.splitlines()[2:] == ["| norm | 1 | 4 |", "| together | 1 | 4 |"]
+    assert times().stdout.splitlines()[-1] == "| together | 2 | 5 |"
+    missing = times("clip")
+    assert missing.returncode == 2 and missing.stderr == "seconds.py: there is no file results/ablations/clip.h5\n"
+
+
 def test_frontier(tmp_path: Path) -> None:
-    """A program that prints what `kvlab table` would: a is cheapest, c better, b dearer than a and as good, d and e dominated."""
+    """A program that prints what `kvlab table` would: a is cheapest, c better, b dearer than a and as good, d and e dominated, g infinite."""
     means = "\n".join(["label,group,bits_x,wo_rel,wo_rel low,wo_rel high,cells", "d,32,3.0,0.30,0.28,0.32,8", "a,32,2.0,0.20,0.18,0.22,8",
-                       "b,32,2.5,0.21,0.2,0.22,8", "c,32,3.0,0.10,0.09,0.11,8", "e,32,4.0,0.15,0.14,0.16,8", "f,32,1.0,,,,0"])  # fmt: skip
+                       "b,32,2.5,0.21,0.2,0.22,8", "c,32,3.0,0.10,0.09,0.11,8", "e,32,4.0,0.15,0.14,0.16,8", "f,32,1.0,,,,0", "g,32,1.5,inf,,,8"])  # fmt: skip
     off = {"a / 32": "label,group,wo_rel,wo_rel off low,wo_rel off high\nb,32,0.21,-0.1,0.2\nc,32,0.1,-0.6,0.1\na,32,0.2,,\nd,32,0.3,0.2,0.8\nf,32,,,\n",
            "c / 32": "label,group,wo_rel,wo_rel off low,wo_rel off high\na,32,0.2,-0.1,2\nb,32,0.21,0.8,1.3\nc,32,0.1,,\nd,32,0.3,1,2\ne,32,0.15,0.2,0.8\n"}  # fmt: skip
     program = tmp_path / "kvlab"

@@ -7,7 +7,7 @@
 /// so that one may end and the next begin within a place.
 namespace kvlab::kernels::cuda {
 
-/// Sequences that a schedule can have: more need none, they have no places to share.
+/// Sequences that a schedule can have: one warp makes it and walks all of them.
 inline constexpr int kMostScheduled = 1024;
 /// Turns that a further sequence costs a place: its queries, and its part of the merge.
 inline constexpr int kFurtherSequence = 4;
